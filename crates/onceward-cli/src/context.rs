@@ -10,7 +10,7 @@ use etcetera::BaseStrategy;
 use onceward::{
     Audience, Blocking, Error, InvalidInput, Ledger, Listed, OperationId, Policy, StoreError, Surface, text,
 };
-use onceward_http::inbox::Outside;
+use onceward_http::inbox::HostEnvironment;
 pub(crate) use onceward_store::IfMissing;
 use onceward_store::sqlite::SqliteOptions;
 use onceward_store::{Backend, StoreUrl};
@@ -64,7 +64,7 @@ impl Context {
     /// The configuration of `once serve`, checked.
     pub(crate) fn server_config(&self) -> Result<onceward_http::Config, CommandError> {
         let config = onceward_http::Config::from_policy(&self.policy).and_then(|mut config| {
-            config.outside = Outside::variables(|name| std::env::var(name).ok());
+            config.environment = HostEnvironment::variables(|name| std::env::var(name).ok());
             onceward_http::App::check(&config)?;
             Ok(config)
         });

@@ -5,8 +5,8 @@
 //! - `context`: the ledger, the policy and the output format, from flags, environment and files.
 //! - `commands`: one file per command; `commands/run` is the central one.
 //! - `answer`: output. `style`: colours. `table`: tables that fit the terminal. `exit`: errors and exit codes.
-//! - `trust`: policy files that the user has allowed. `private`: files that only the user can read. `environment`: secrets removed from the environment of
-//!   commands. `sealing`: encryption keys. `observe`: logs and traces.
+//! - `trust`: policy files that the user has allowed. `private`: files that only the user can read. `environment`:
+//!   secrets removed from the environment of commands. `sealing`: encryption keys. `observe`: logs and traces.
 
 mod answer;
 mod cli;

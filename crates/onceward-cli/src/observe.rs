@@ -6,7 +6,7 @@ use std::str::FromStr;
 use clap::{Args, ValueEnum};
 use onceward::Redaction;
 #[cfg(feature = "otel")]
-use onceward_http::observe::otel::{self, Exporter};
+use onceward_http::telemetry::otel::{self, Exporter};
 use tokio::runtime::Handle;
 use tracing_subscriber::filter::{FilterExt, LevelFilter, Targets, filter_fn};
 use tracing_subscriber::fmt::MakeWriter;

@@ -2,33 +2,34 @@
 
 use std::sync::Arc;
 
-use onceward::{Clock, InvalidInput, Ledger, Policy, Store};
+use onceward::{InvalidInput, Ledger, Policy, Store};
 
 use crate::api::Leases;
-use crate::config::{Config, Mistake};
+use crate::config::{Config, HookConfig};
+use crate::detached_tasks::DetachedTasks;
 use crate::gateway::Gateway;
-use crate::inbox::Inbox;
+use crate::inbox::{Hook, Inbox};
 use crate::intake::Intake;
 use crate::limits::Limits;
-use crate::observe::{Health, Metrics, MetricsGate};
+use crate::mistake::Mistake;
+use crate::observe::{Health, MetricsGate};
+use crate::telemetry::Metrics;
 use crate::tenants::{self, Tenants};
-use crate::work::Work;
 
 /// A server's state: the ledger, the tenants and the upstreams.
 pub struct App {
-    store: Arc<dyn Store>,
     pub(crate) tenants: Tenants,
     pub(crate) gateway: Arc<Gateway>,
     /// The sources of webhooks and their handlers.
-    pub(crate) inbox: Inbox,
+    pub(crate) inbox: Arc<Inbox>,
     /// The rules for operations, by their names.
     pub(crate) policy: Policy,
     /// Reads request bodies within the server's limits.
-    pub(crate) intake: Intake,
+    pub(crate) intake: Arc<Intake>,
     /// The attempts of API callers whose locks this server holds.
     pub(crate) leases: Arc<Leases>,
     /// Calls that continue if their client disconnects.
-    pub(crate) work: Work,
+    pub(crate) tasks: DetachedTasks,
     pub(crate) metrics: Metrics,
     pub(crate) metrics_gate: MetricsGate,
     pub(crate) health: Health,
@@ -43,14 +44,13 @@ impl App {
     pub fn check(config: &Config) -> Result<(), InvalidInput> {
         let mut mistakes = tenants::mistakes(&config.tenants);
         for (name, upstream) in &config.upstreams {
-            let alone = [(name.clone(), upstream.clone())].into();
-            if let Err(invalid) = Gateway::new(alone, Policy::default()) {
+            if let Err(invalid) = Gateway::check(name, upstream) {
                 let problems = invalid.problems().iter();
                 mistakes.extend(problems.map(|problem| Mistake::at(["upstream", name], problem)));
             }
         }
         for (name, hook) in &config.hooks {
-            if let Err(invalid) = Inbox::check(name, hook, &config.policy, &config.outside) {
+            if let Err(invalid) = Inbox::check(name, hook, &config.policy, &config.environment) {
                 let problems = invalid.problems().iter();
                 let said = |problem: &String| match problem.starts_with('[') {
                     true => problem.clone(),
@@ -71,32 +71,29 @@ impl App {
     /// If the configuration contradicts itself.
     pub fn new(store: Arc<dyn Store>, config: Config) -> Result<Arc<Self>, InvalidInput> {
         let tenants = Tenants::new(&store, &config.tenants)?;
-        let gateway = Arc::new(Gateway::new(config.upstreams.clone(), config.policy.clone())?);
-        let inbox = Inbox::new(&config, &tenants)?;
+        let (limits, metrics, tasks) = (config.serve.limits(), Metrics::new(), DetachedTasks::default());
+        let (policy, max_body) = (config.policy.clone(), limits.body_bytes);
+        let gateway =
+            Gateway::new(config.upstreams.clone(), policy, metrics.clone(), tasks.clone(), max_body)?;
+        let intake = Arc::new(Intake::new(&limits));
+        let fetcher = config.environment.fetcher().cloned();
+        let hooks = hooks(&config, &tenants)?;
+        let inbox = Inbox::new(hooks, fetcher, metrics.clone(), tasks.clone(), Arc::clone(&intake));
         let metrics_gate = MetricsGate::new(&config.serve)?;
-        let limits = config.serve.limits();
-        let intake = Intake::new(&limits);
-        let (policy, leases, work) = (config.policy, Arc::default(), Work::default());
-        let (metrics, health) = (Metrics::new(), Health::new(Arc::clone(&store)));
+        let (policy, leases, health) = (config.policy, Arc::default(), Health::new(store));
         Ok(Arc::new(Self {
-            store,
             tenants,
-            gateway,
-            inbox,
+            gateway: Arc::new(gateway),
+            inbox: Arc::new(inbox),
             policy,
             intake,
             leases,
-            work,
+            tasks,
             metrics,
             metrics_gate,
             health,
             limits,
         }))
-    }
-
-    /// The ledger's clock.
-    pub(crate) fn clock(&self) -> &dyn Clock {
-        self.store.clock()
     }
 
     /// The counters of all calls through this server.
@@ -134,4 +131,16 @@ impl App {
     pub fn requires_tokens(&self) -> bool {
         self.tenants.open().is_none()
     }
+}
+
+/// The sources of the configuration with their tenants.
+fn hooks(config: &Config, tenants: &Tenants) -> Result<Vec<Hook>, InvalidInput> {
+    let hook = |(name, hook): (&String, &HookConfig)| {
+        let tenant = tenants.named(hook.keeping.tenant.as_deref()).ok_or_else(|| {
+            InvalidInput::new(format!("[hook.{name}] tenant: the server has no such tenant"))
+        })?;
+        Hook::new(name, hook, tenant, &config.policy, &config.environment)
+            .map_err(|invalid| InvalidInput::new(format!("[hook.{name}] {invalid}")))
+    };
+    config.hooks.iter().map(hook).collect()
 }

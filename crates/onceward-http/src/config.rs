@@ -11,16 +11,17 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use onceward::{InvalidInput, Policy};
-use serde::{Deserialize, Deserializer};
+use serde::Deserialize;
 
 pub use crate::gateway::config::{Upstream, UpstreamConfig};
 pub use crate::gateway::rules::{Format, Part, Placement, Probe, Replay, Rule, Sign, Verify};
 use crate::inbox;
-use crate::inbox::Outside;
+use crate::inbox::HostEnvironment;
 pub use crate::inbox::config::{HandlerConfig, HandlerProbe, HookConfig, KeepingConfig};
 use crate::limits::Limits;
+use crate::mistake::Mistake;
 pub use crate::tenants::TenantConfig;
-pub(crate) use sections::Mistake;
+use crate::time::span;
 
 /// The largest answer of an upstream that can be stored.
 const MAX_STORED: usize = onceward::MAX_RESULT / 2;
@@ -54,7 +55,7 @@ pub struct Config {
     pub policy: Policy,
     /// Environment variables and commands, as far as the program allows them.
     #[serde(skip)]
-    pub outside: Outside,
+    pub environment: HostEnvironment,
 }
 
 /// The `[serve]` section.
@@ -237,10 +238,4 @@ impl Config {
         }
         mistakes
     }
-}
-
-/// A duration as a policy writes it: `30s`, `5m`.
-pub(crate) fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
-    let text = String::deserialize(deserializer)?;
-    humantime::parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
 }

@@ -6,7 +6,7 @@
 use std::collections::HashMap;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
@@ -15,6 +15,7 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::Notify;
 
 use crate::held::Held;
+use crate::locks::lock;
 
 /// All connections.
 #[derive(Default)]
@@ -146,11 +147,6 @@ impl Drop for Exchange {
             activity.answering -= 1;
         }
     }
-}
-
-/// Locks the mutex, also after a thread panicked while it held it.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// A request body that updates its connection as it arrives.

@@ -3,12 +3,14 @@
 //! # Layout
 //! - `config`, `rules`, `policy`, `presets`: what is configured and what is known about vendors. `upstream`: what
 //!   applies to one request.
-//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else. `payload`, `content`, `actions`,
-//!   `graphql`: requests and the keys in them. `names`: what operations are called.
-//!   `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait. `turns`:
-//!   locks by name.
+//! - `context`: a request that may change something, while it is answered. `options`: what its caller asks of the
+//!   gateway. `payload`, `content`, `actions`, `graphql`: requests and the keys in them. `names`: what operations are
+//!   called.
+//! - `models`: calls of language models. `pass`: reads. `mutate`: everything else.
+//! - `aliases`: which operation a request refers to. `choose`: retry or repeat. `readers`: clients that wait.
+//!   `named_locks`: locks by name.
 //! - `undo`: taking a request back.
-//! - `exchange`: one attempt. `classify`: what an answer proves. `questions`, `query`, `whole`: probes and checks.
+//! - `exchange`: one attempt. `classify`: what an answer proves. `probes`, `query`, `completeness`: probes and checks.
 //!   `checks`: when successes are checked.
 //! - `reply`: answers and problem documents. `replays`: requests that were answered before. `delivery`: whether an
 //!   answer arrived.
@@ -20,57 +22,59 @@ mod choose;
 mod classify;
 pub(crate) mod config;
 mod content;
+mod context;
 mod delivery;
 mod exchange;
 mod graphql;
 mod models;
 mod mutate;
 mod names;
+mod options;
 mod pass;
 mod payload;
 mod policy;
 mod presets;
 pub(crate) mod query;
-mod questions;
+mod probes;
 mod readers;
 mod replays;
 mod reply;
 pub(crate) mod rules;
-mod turns;
+mod named_locks;
 mod undo;
 mod upstream;
-mod whole;
+mod completeness;
 
 use std::collections::{BTreeMap, HashSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::response::{IntoResponse, Response};
-use axum::routing::any;
+use axum::extract::Request;
+use axum::response::Response;
 use hyper::{Method, StatusCode, header};
 use onceward::{Happened, InvalidInput, Policy, Problem};
+use tracing::Instrument;
 
-use crate::App;
-use crate::headers;
-use crate::observe::{self, CallSurface};
+pub(crate) use checks::resume;
+pub(crate) use delivery::Receipts;
+pub use models::dialect::is_model_call;
+
+use crate::detached_tasks::DetachedTasks;
 use crate::socket::Peer;
-use crate::tenants::{self, Tenant};
+use crate::telemetry::{self, CallSurface, Metrics};
+use crate::tenant::{Place, Tenant};
+use crate::{headers, problem};
 use aliases::KeysInUse;
 use config::UpstreamConfig;
+use context::RequestContext;
 use delivery::{Asked, Delivery};
 use models::ModelCall;
-use models::dialect::Dialect;
-pub use models::dialect::is_model_call;
-use models::settings::Settings;
-use mutate::{Mutation, Wishes};
+use named_locks::NamedLocks;
+use options::RequestOptions;
 use payload::{Payload, Unread};
-use readers::{Place, Reader, Readers};
+use readers::{Client, Reader, Readers};
 use replays::{Replays, Sent};
-use tokio::task::JoinHandle;
-use tracing::Instrument;
-use turns::Turns;
 use undo::Undo;
 use upstream::Upstream;
 
@@ -84,10 +88,16 @@ pub(crate) struct Gateway {
     upstreams: BTreeMap<String, Arc<Upstream>>,
     /// The rules for operations, by their names.
     policy: Policy,
+    /// Counts calls.
+    metrics: Metrics,
+    /// Calls that continue if their client disconnects.
+    tasks: DetachedTasks,
+    /// The longest request body, in bytes, unless an upstream has a limit of its own.
+    max_body: usize,
     /// New keys whose first request is being answered.
     keys_in_use: KeysInUse,
     /// Requests that are about to begin an operation.
-    turns: Turns,
+    named_locks: NamedLocks,
     /// The clients that wait for answers.
     readers: Arc<Readers>,
     /// The requests that were answered with a stored answer.
@@ -104,37 +114,29 @@ impl Gateway {
     pub(crate) fn new(
         upstreams: BTreeMap<String, UpstreamConfig>,
         policy: Policy,
+        metrics: Metrics,
+        tasks: DetachedTasks,
+        max_body: usize,
     ) -> Result<Self, InvalidInput> {
-        let mut problems = Vec::new();
-        let mut ready = BTreeMap::new();
-        for (name, config) in upstreams {
-            let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
-            if name.is_empty() || !name.bytes().all(is_label) {
-                problems.push(format!(
-                    "[upstream.{name}]: a name has lower-case letters, digits and `-`: it is part of a host name"
-                ));
-                continue;
-            }
-            match Upstream::new(&name, config) {
-                Ok(upstream) => drop(ready.insert(name, Arc::new(upstream))),
-                Err(invalid) => problems
-                    .extend(invalid.problems().iter().map(|problem| format!("[upstream.{name}] {problem}"))),
-            }
-        }
-        match InvalidInput::all(problems) {
-            Some(invalid) => Err(invalid),
-            None => Ok(Self {
-                upstreams: ready,
-                policy,
-                keys_in_use: KeysInUse::default(),
-                turns: Turns::default(),
-                readers: Arc::default(),
-                replays: Replays::default(),
-                generations: models::Generations::default(),
-                boards: models::Boards::default(),
-                checking: Mutex::default(),
-            }),
-        }
+        Ok(Self {
+            upstreams: ready(upstreams)?,
+            policy,
+            metrics,
+            tasks,
+            max_body,
+            keys_in_use: KeysInUse::default(),
+            named_locks: NamedLocks::default(),
+            readers: Arc::default(),
+            replays: Replays::default(),
+            generations: models::Generations::default(),
+            boards: models::Boards::default(),
+            checking: Mutex::default(),
+        })
+    }
+
+    /// Checks a section as [`Gateway::new`] does.
+    pub(crate) fn check(name: &str, config: &UpstreamConfig) -> Result<(), InvalidInput> {
+        ready([(name.to_owned(), config.clone())].into()).map(drop)
     }
 
     /// The host names that the configuration gives to upstreams.
@@ -161,35 +163,47 @@ impl Gateway {
     }
 }
 
-pub(crate) use checks::resume;
-pub(crate) use delivery::Receipts;
-
-pub(crate) fn router() -> Router<Arc<App>> {
-    Router::new()
-        .route("/gw/{upstream}", any(routed))
-        .route("/gw/{upstream}/", any(routed))
-        .route("/gw/{upstream}/{*path}", any(routed))
+/// The upstreams of the configuration.
+fn ready(
+    upstreams: BTreeMap<String, UpstreamConfig>,
+) -> Result<BTreeMap<String, Arc<Upstream>>, InvalidInput> {
+    let mut problems = Vec::new();
+    let mut ready = BTreeMap::new();
+    for (name, config) in upstreams {
+        let is_label = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+        if name.is_empty() || !name.bytes().all(is_label) {
+            problems.push(format!(
+                "[upstream.{name}]: a name has lower-case letters, digits and `-`: it is part of a host name"
+            ));
+            continue;
+        }
+        match Upstream::new(&name, config) {
+            Ok(upstream) => drop(ready.insert(name, Arc::new(upstream))),
+            Err(invalid) => problems
+                .extend(invalid.problems().iter().map(|problem| format!("[upstream.{name}] {problem}"))),
+        }
+    }
+    InvalidInput::all(problems).map_or(Ok(ready), Err)
 }
 
-async fn routed(State(app): State<Arc<App>>, request: Request) -> Response {
-    answer(&app, request).await
-}
-
-/// Whether [`answer`] answers for this path: the same paths as those of [`router`].
+/// Whether [`answer`] answers for this path.
 pub(crate) fn has(path: &str) -> bool {
     path.strip_prefix(PREFIX).is_some_and(|rest| !rest.is_empty() && !rest.starts_with('/'))
 }
 
-/// Admits the caller of a request to an upstream, and answers it.
-pub(crate) async fn answer(app: &Arc<App>, request: Request) -> Response {
-    let mut refused = match tenants::admit_to_gateway(app, request) {
-        Ok((request, tenant)) => return by_path(app, tenant, request).await,
-        Err(refused) => refused.into_response(),
-    };
-    // A refusal of the server itself, in the form that the SDKs of vendors understand.
-    match refused.extensions_mut().remove::<Problem>() {
-        Some(problem) => reply::for_sdks(refused, &problem),
-        None => refused,
+/// Answers a request of this tenant to an upstream.
+pub(crate) async fn answer(gateway: &Arc<Gateway>, tenant: Tenant, request: Request) -> Response {
+    match RequestOptions::read(request.headers()) {
+        Ok(options) => by_path(gateway, tenant, options, request).await,
+        Err(invalid) => refused(problem::of_error(&invalid.into())),
+    }
+}
+
+/// A refusal of the server itself, in the form that the SDKs of vendors understand.
+pub(crate) fn refused(mut response: Response) -> Response {
+    match response.extensions_mut().remove::<Problem>() {
+        Some(problem) => reply::for_sdks(response, &problem),
+        None => response,
     }
 }
 
@@ -204,19 +218,19 @@ pub(crate) enum Entrance {
 
 impl Entrance {
     /// The entrance of this upstream alone. `None` if there is no such upstream.
-    pub(crate) fn of(app: &App, name: &str) -> Option<Self> {
-        app.gateway.upstreams.contains_key(name).then(|| Self::Upstream(Arc::from(name)))
+    pub(crate) fn of(gateway: &Gateway, name: &str) -> Option<Self> {
+        gateway.upstreams.contains_key(name).then(|| Self::Upstream(Arc::from(name)))
     }
 
     /// Gives a request to an upstream's host name or port the path that it would have under `/gw/NAME`, so that the
     /// same rules apply.
-    pub(crate) fn locate(&self, app: &App, request: &mut Request) {
+    pub(crate) fn locate(&self, gateway: &Gateway, request: &mut Request) {
         let name = match self {
             Self::Upstream(name) => Arc::clone(name),
             Self::Shared => {
                 let host = request.uri().host();
                 let host = host.or_else(|| request.headers().get(header::HOST)?.to_str().ok());
-                match host.and_then(|host| app.gateway.by_host(host)) {
+                match host.and_then(|host| gateway.by_host(host)) {
                     Some(upstream) => Arc::from(upstream.name.as_str()),
                     None => return,
                 }
@@ -227,9 +241,9 @@ impl Entrance {
 }
 
 /// The routes, with the requests of this entrance located.
-pub(crate) fn entered(app: Arc<App>, entrance: Entrance, routes: Router) -> Router {
+pub(crate) fn entered(gateway: Arc<Gateway>, entrance: Entrance, routes: Router) -> Router {
     let locate = axum::middleware::map_request(move |mut request: Request| {
-        entrance.locate(&app, &mut request);
+        entrance.locate(&gateway, &mut request);
         std::future::ready(request)
     });
     Router::new().fallback_service(routes).layer(locate)
@@ -246,15 +260,20 @@ fn move_under(name: &str, request: &mut Request) {
     }
 }
 
-async fn by_path(app: &Arc<App>, tenant: Tenant, request: Request) -> Response {
+async fn by_path(
+    gateway: &Arc<Gateway>,
+    tenant: Tenant,
+    options: RequestOptions,
+    request: Request,
+) -> Response {
     // The path as it was sent, so that escapes in it stay as they are.
     let rest = request.uri().path().strip_prefix(PREFIX).unwrap_or_default();
     let (name, path) = match rest.split_once('/') {
         Some((name, _)) => (name, without_dots(&rest[name.len()..])),
         None => (rest, "/".to_owned()),
     };
-    match app.gateway.upstreams.get(name).cloned() {
-        Some(upstream) => enter(app, tenant, upstream, path, request).await,
+    match gateway.upstreams.get(name).cloned() {
+        Some(upstream) => enter(gateway, tenant, upstream, path, options, request).await,
         None => {
             let detail = "no upstream has this name; add it to onceward.toml as [upstream.NAME]";
             reply::refusal(StatusCode::NOT_FOUND, "NOT_FOUND", None, detail)
@@ -289,19 +308,23 @@ fn without_dots(path: &str) -> String {
 }
 
 async fn enter(
-    app: &Arc<App>,
+    gateway: &Arc<Gateway>,
     tenant: Tenant,
     upstream: Arc<Upstream>,
     path: String,
+    options: RequestOptions,
     request: Request,
 ) -> Response {
+    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let target = upstream.path(&path);
     let query = request.uri().query().map(str::to_owned);
     if request.headers().contains_key(undo::UNDO) {
         let is_bare = path == "/" && query.is_none() && hyper::body::Body::is_end_stream(request.body());
         return if is_bare && request.method() == Method::POST {
-            let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
-            taken_back(app, tenant, upstream, (request.into_parts().0.headers, peer)).await
+            let (gateway, headers) = (Arc::clone(gateway), request.into_parts().0.headers);
+            let (reader, client) = Reader::new(&gateway.readers, &peer);
+            let undo = Undo { gateway, tenant, upstream, headers, dry_run: options.dry_run, reader };
+            taken_back(undo, client).await
         } else {
             undo::with_more()
         };
@@ -319,14 +342,13 @@ async fn enter(
     }
     let asked = Asked::now(&tenant);
     let receipts = request.extensions().get::<Receipts>().cloned().unwrap_or_default();
-    let peer = request.extensions().get::<Peer>().cloned().unwrap_or_default();
     let (head, body) = request.into_parts();
     if head.headers.get_all(headers::KEY).iter().count() > 1 {
         let detail = "the request has more than one Idempotency-Key, so nothing was sent; give it one";
         return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, detail);
     }
     // The limit of an upstream replaces the server's, and a tenant's limit holds for all.
-    let servers = if upstream.has_own_limit { usize::MAX } else { app.limits().body_bytes };
+    let servers = if upstream.has_own_limit { usize::MAX } else { gateway.max_body };
     let most = tenant.max_body(servers);
     let payload = match read(&upstream, body, most).await {
         Ok(payload) => payload,
@@ -336,89 +358,48 @@ async fn enter(
         let (method, path, query, headers) = (&head.method, &*target, query.as_deref(), &head.headers);
         let (tenant, upstream) = (&tenant, &upstream);
         let sent = Sent { tenant, upstream, method, path, query, headers, body };
-        if let Some(response) = replayed(app, &sent, asked, &receipts).await {
+        if let Some(response) = replayed(gateway, &sent, asked, &receipts).await {
             return response;
         }
     }
-    let wishes = Wishes::of(&head.headers);
     let request = content::Request::new(head.method, target, query, head.headers, payload);
     let request = Arc::new(request.with_action_headers(&upstream.action_headers));
-    let arrived = Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer };
-    match arrived.model() {
+    let model = upstream.models.as_ref().filter(|_| request.method == Method::POST);
+    let model = model.and_then(|(api, settings)| Some((api.dialect(&path)?, settings.clone())));
+    let (reader, client) = Reader::new(&gateway.readers, &peer);
+    let gateway = Arc::clone(gateway);
+    let context =
+        RequestContext { gateway, tenant, upstream, path, request, options, asked, reader, receipts };
+    match model {
         // Boxed, so that the future of every other request is small.
-        Some((dialect, settings)) => Box::pin(model_call(app, arrived, dialect, settings)).await,
-        None => mutation(app, arrived).await,
+        Some((dialect, settings)) => {
+            let (position_reader, position_client) = Reader::new(&context.gateway.readers, &peer);
+            let span = telemetry::call_span(CallSurface::Gateway, context.trace_parent());
+            let call = ModelCall { context, settings, dialect, position_reader };
+            // If the client goes away, this future is dropped. The generation is a task of its own.
+            let response = Box::pin(call.run()).instrument(span).await;
+            response.map(|body| client.reads(position_client.reads(body)))
+        }
+        None => mutation(context, client).await,
     }
 }
 
-/// A mutating request that was read.
-struct Arrived {
-    tenant: Tenant,
-    upstream: Arc<Upstream>,
-    path: String,
-    request: Arc<content::Request>,
-    wishes: Wishes,
-    asked: Asked,
-    receipts: Receipts,
-    peer: Peer,
-}
-
-impl Arrived {
-    /// The kind of model call that it is, with the upstream's settings.
-    fn model(&self) -> Option<(Dialect, Settings)> {
-        let (api, settings) =
-            self.upstream.models.as_ref().filter(|_| self.request.method == Method::POST)?;
-        Some((api.dialect(&self.path)?, settings.clone()))
-    }
-}
-
-async fn model_call(app: &Arc<App>, arrived: Arrived, dialect: Dialect, settings: Settings) -> Response {
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer } = arrived;
-    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
-    let (position_reader, position_client) = Reader::new(&app.gateway.readers, &peer);
-    let app = Arc::clone(app);
-    let call = ModelCall {
-        app,
-        tenant,
-        settings,
-        dialect,
-        path,
-        request,
-        wishes,
-        asked,
-        reader,
-        position_reader,
-        receipts,
-        upstream,
-    };
-    let span = observe::call_span(CallSurface::Gateway, call.trace_parent());
-    // If the client goes away, this future is dropped. The generation is a task of its own.
-    let response = call.run().instrument(span).await;
-    response.map(|body| client.reads(position_client.reads(body)))
-}
-
-async fn mutation(app: &App, arrived: Arrived) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers, &arrived.peer);
-    // If the client goes away, this future is dropped, and the call must run to its end.
-    match spawned(app, arrived, reader).await {
+/// Makes a mutating call. If the client goes away, this future is dropped, and the call must run to its end.
+async fn mutation(context: RequestContext, client: Client) -> Response {
+    let span = telemetry::call_span(CallSurface::Gateway, context.trace_parent());
+    let gateway = Arc::clone(&context.gateway);
+    // Boxed, because the future is large and is moved on its way to its task.
+    match gateway.tasks.spawn(Box::pin(mutate::run(context)).instrument(span)).await {
         Ok(response) => response.map(|body| client.reads(body)),
         Err(_) => lost(),
     }
 }
 
 /// Takes an operation back. If the client goes away, this future is dropped, and the undo must run to its end.
-async fn taken_back(
-    app: &App,
-    tenant: Tenant,
-    upstream: Arc<Upstream>,
-    (headers, peer): (hyper::HeaderMap, Peer),
-) -> Response {
-    let (reader, client) = Reader::new(&app.gateway.readers, &peer);
-    let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
-    let dry_run = Wishes::of(&headers).dry_run;
-    let span = observe::call_span(CallSurface::Gateway, headers::only(&headers, "traceparent"));
-    let undo = Undo { gateway, metrics, tenant, upstream, headers, dry_run, reader };
-    match app.work.spawn(undo.run().instrument(span)).await {
+async fn taken_back(undo: Undo, client: Client) -> Response {
+    let span = telemetry::call_span(CallSurface::Gateway, headers::only(&undo.headers, "traceparent"));
+    let gateway = Arc::clone(&undo.gateway);
+    match gateway.tasks.spawn(undo.run().instrument(span)).await {
         Ok(response) => response.map(|body| client.reads(body)),
         Err(_) => lost(),
     }
@@ -430,25 +411,15 @@ fn lost() -> Response {
     reply::refusal(StatusCode::FAILED_DEPENDENCY, "IN_DOUBT", Some(Happened::Unknown), detail)
 }
 
-fn spawned(app: &App, arrived: Arrived, reader: Arc<Reader>) -> JoinHandle<Response> {
-    let Arrived { tenant, upstream, path, request, wishes, asked, receipts, peer: _ } = arrived;
-    let (gateway, metrics) = (Arc::clone(&app.gateway), app.metrics.clone());
-    let mutation =
-        Mutation { gateway, metrics, tenant, upstream, path, request, wishes, asked, reader, receipts };
-    let span = observe::call_span(CallSurface::Gateway, mutation.trace_parent());
-    // Boxed, because the future is large and is moved on its way to its task.
-    app.work.spawn(Box::pin(mutation.run()).instrument(span))
-}
-
 /// The answer to a request that was answered before. Nothing is run, so the client may go away at any time.
-async fn replayed(app: &App, sent: &Sent<'_>, asked: Asked, receipts: &Receipts) -> Option<Response> {
-    let (receipt, known) = app.gateway.replays.find(sent).await?;
+async fn replayed(gateway: &Gateway, sent: &Sent<'_>, asked: Asked, receipts: &Receipts) -> Option<Response> {
+    let (receipt, known) = gateway.replays.find(sent).await?;
     let record = Arc::clone(receipt.record());
-    let span = observe::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));
+    let span = telemetry::call_span(CallSurface::Gateway, headers::only(sent.headers, "traceparent"));
     span.in_scope(|| {
-        observe::ended(CallSurface::Gateway, &Ok(receipt), asked.elapsed(), Some(&app.metrics));
+        telemetry::ended(CallSurface::Gateway, &Ok(receipt), asked.elapsed(), Some(&gateway.metrics));
     });
-    let delivery = Delivery::new(sent.tenant, &app.gateway.readers, &record, asked, receipts);
+    let delivery = Delivery::new(sent.tenant, &gateway.readers, &record, asked, receipts);
     Some(delivery.attach(known.response()))
 }
 
@@ -468,10 +439,6 @@ async fn read(upstream: &Upstream, body: Body, most: usize) -> Result<Payload, R
             reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", None, &detail)
         }
     })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

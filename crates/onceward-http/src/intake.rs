@@ -83,6 +83,12 @@ impl Intake {
         }
     }
 
+    /// The longest body, in bytes.
+    #[must_use]
+    pub fn most(&self) -> usize {
+        self.most
+    }
+
     /// Reads a whole body.
     ///
     /// # Errors

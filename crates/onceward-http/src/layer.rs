@@ -60,7 +60,7 @@ use tower::{Layer, Service};
 
 pub use body::{RequestBody, ResponseBody};
 
-use crate::observe::Metrics;
+use crate::telemetry::Metrics;
 
 /// Any error, in a box.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;

@@ -1,56 +1,74 @@
 //! The HTTP surface of Onceward: one server with a ledger API and a gateway for REST APIs.
 //!
 //! # Layout
-//! - [`config`]: the sections of `onceward.toml` about this server.
-//! - [`app`]: what all requests share. [`tenants`]: who calls, and which records a caller can see.
-//! - [`server`]: listeners, connections, limits and shutdown. `problem`: errors as problem documents. `work`:
-//!   calls that continue without their client.
-//! - `api`: the ledger API under `/v1`. `gateway`: `/gw/<upstream>/…`. [`observe`]: health,
-//!   metrics and traces.
-//! - [`inbox`]: `/hooks/<source>`, webhooks.
-//! - [`client`]: the HTTP client. [`headers`], [`principal`], [`evidence`], [`events`]: what every surface needs that
-//!   forwards requests: which headers, who calls, what a status proves, and event streams. They are built without the
-//!   feature `serve` too.
-//! - [`layer`]: the same rules as a `tower::Layer`, for people who write an API.
-//! - [`connections`], [`held`], [`intake`], [`limits`], [`host`], [`socket`]: what every listener of Onceward shares.
-//!   [`time`]: the ledger's time. They are built without the feature `serve` too.
+//! The modules are layers: each imports only from its own and from those below it, and the three in the middle do not
+//! import each other.
+//!
+//! At the top, the server:
+//! - [`server`]: listeners, connections, admission and shutdown. [`app`]: its state. [`config`]: the sections of
+//!   `onceward.toml`. [`tenants`]: tokens, and which records a tenant can see.
+//! - `api`: the ledger API under `/v1`. [`observe`]: health and metrics.
+//!
+//! In the middle, three ways to use a ledger:
+//! - `gateway`: `/gw/<upstream>/…`. [`inbox`]: `/hooks/<source>`, webhooks. [`layer`]: the same rules as a
+//!   `tower::Layer`, for people who write an API.
+//!
+//! At the bottom, what they share:
+//! - [`client`]: the HTTP client. [`connections`], [`socket`], [`host`], [`limits`], [`intake`], [`held`]: what every
+//!   listener needs. [`headers`], [`principal`], [`evidence`], [`events`], [`raw`]: what passes requests on: which
+//!   headers, who calls, what a status proves, event streams. [`time`]: the ledger's time. `locks`: of values in
+//!   memory. They are built without the feature `serve` too.
+//! - `tenant`: a caller's view of the ledger. `problem`: errors as problem documents. [`telemetry`]: spans, metrics and
+//!   traces of calls. `detached_tasks`: calls that continue without their client. `template`: texts with `{words}`.
+//!   `mistake`: what is wrong in a section.
 
+pub mod client;
 pub mod connections;
+pub mod events;
+pub mod evidence;
+pub mod headers;
 pub mod held;
 pub mod host;
 pub mod intake;
 pub mod limits;
+mod locks;
+pub mod principal;
+pub mod raw;
 pub mod socket;
 pub mod time;
+
+#[cfg(feature = "serve")]
+mod detached_tasks;
+#[cfg(feature = "serve")]
+mod mistake;
+#[cfg(feature = "serve")]
+mod problem;
+#[cfg(feature = "serve")]
+pub mod telemetry;
+#[cfg(feature = "serve")]
+mod template;
+#[cfg(feature = "serve")]
+mod tenant;
+
+#[cfg(feature = "serve")]
+mod gateway;
+#[cfg(feature = "serve")]
+pub mod inbox;
+#[cfg(feature = "serve")]
+pub mod layer;
 
 #[cfg(feature = "serve")]
 mod api;
 #[cfg(feature = "serve")]
 pub mod app;
-pub mod client;
 #[cfg(feature = "serve")]
 pub mod config;
-pub mod events;
-pub mod evidence;
-#[cfg(feature = "serve")]
-mod gateway;
-pub mod headers;
-#[cfg(feature = "serve")]
-pub mod inbox;
-#[cfg(feature = "serve")]
-pub mod layer;
 #[cfg(feature = "serve")]
 pub mod observe;
-pub mod principal;
-pub mod raw;
-#[cfg(feature = "serve")]
-mod problem;
 #[cfg(feature = "serve")]
 pub mod server;
 #[cfg(feature = "serve")]
 pub mod tenants;
-#[cfg(feature = "serve")]
-mod work;
 
 #[cfg(feature = "serve")]
 pub use app::App;

@@ -2,8 +2,10 @@
 //!
 //! # Layout
 //! - `listener`: TCP and Unix sockets, with or without TLS. `unix`: the socket file. `tls`: certificates.
-//! - `connection`: one connection, of HTTP/1.1 or HTTP/2. `resets`: whether its client reset it.
+//! - `admission`: who calls. `connection`: one connection, of HTTP/1.1 or HTTP/2. `resets`: whether its client reset
+//!   it.
 
+mod admission;
 mod connection;
 mod listener;
 mod resets;
@@ -16,13 +18,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
+use axum::extract::State;
 use axum::http::StatusCode;
 use axum::middleware::from_fn_with_state;
+use axum::routing::any;
 use tokio::net::TcpListener;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, TryAcquireError, watch};
 use tokio::task::JoinSet;
 
-pub use connection::Arrival;
 pub use listener::Listener;
 pub use tls::{Tls, TlsError};
 pub use unix::UnixSocket;
@@ -30,7 +33,7 @@ pub use unix::UnixSocket;
 use crate::App;
 use crate::connections::Connections;
 use crate::gateway::Entrance;
-use crate::{api, gateway, inbox, observe, problem, tenants};
+use crate::{api, gateway, inbox, observe, problem};
 use connection::{Answers, Service};
 
 /// How long requests in flight may take after `shutdown`, unless the configuration says otherwise.
@@ -40,17 +43,17 @@ const PAUSE: Duration = Duration::from_millis(100);
 
 /// Everything the server answers.
 pub fn router(app: Arc<App>) -> Router {
-    gateway::entered(Arc::clone(&app), Entrance::Shared, routes(app))
+    gateway::entered(Arc::clone(&app.gateway), Entrance::Shared, routes(app))
 }
 
 fn routes(app: Arc<App>) -> Router {
-    let api = api::router().layer(from_fn_with_state(Arc::clone(&app), tenants::admit_api));
+    let api = api::router().layer(from_fn_with_state(Arc::clone(&app), admission::admit_api));
     Router::new()
         .merge(observe::router(&app))
         .merge(api::document())
         .merge(api)
-        .merge(gateway::router())
-        .merge(inbox::router())
+        .merge(upstreams())
+        .merge(inbox::router(Arc::clone(&app.inbox)))
         .fallback(async || {
             problem::refusal(
                 StatusCode::NOT_FOUND,
@@ -65,10 +68,17 @@ fn routes(app: Arc<App>) -> Router {
         .with_state(app)
 }
 
+/// `/gw/UPSTREAM/…`: the paths for which [`gateway::has`] holds.
+fn upstreams() -> Router<Arc<App>> {
+    let routed = async |State(app): State<Arc<App>>, request| admission::to_upstream(&app, request).await;
+    let paths = ["/gw/{upstream}", "/gw/{upstream}/", "/gw/{upstream}/{*path}"];
+    paths.into_iter().fold(Router::new(), |router, path| router.route(path, any(routed)))
+}
+
 /// Everything that one upstream answers on a port of its own. `None` if there is no such upstream.
 pub fn upstream_router(app: &Arc<App>, name: &str) -> Option<Router> {
-    let entrance = Entrance::of(app, name)?;
-    Some(gateway::entered(Arc::clone(app), entrance, routes(Arc::clone(app))))
+    let entrance = Entrance::of(&app.gateway, name)?;
+    Some(gateway::entered(Arc::clone(&app.gateway), entrance, routes(Arc::clone(app))))
 }
 
 /// Serves connections until `shutdown` resolves, then lets the requests in flight end.
@@ -118,7 +128,7 @@ pub async fn serve_all(
     let mut accepting = JoinSet::new();
     for listener in listeners {
         let (room, links, stopping) = (Arc::clone(&room), Arc::clone(&links), stopping.clone());
-        let own = listener.upstream.as_deref().and_then(|name| Entrance::of(&app, name));
+        let own = listener.upstream.as_deref().and_then(|name| Entrance::of(&app.gateway, name));
         let service = match own {
             Some(entrance) => Service::new(answers(entrance), app.limits(), Arc::clone(&hosts)),
             None => service.clone(),
@@ -127,13 +137,13 @@ pub async fn serve_all(
     }
     drop(stopping);
     let mut checks = JoinSet::new();
-    checks.spawn(gateway::resume(Arc::clone(&app)));
-    checks.spawn(inbox::run(Arc::clone(&app)));
+    checks.spawn(gateway::resume(Arc::clone(&app.gateway), app.tenants.all()));
+    checks.spawn(inbox::run(Arc::clone(&app.inbox)));
     pin!(shutdown).await;
     drop((stop, checks));
     let all = async {
         while accepting.join_next().await.is_some() {}
-        app.work.idle().await;
+        app.tasks.idle().await;
     };
     match tokio::time::timeout(drain, all).await {
         // What remains are endless streams, clients that do not read, and calls that are in doubt from now on.

@@ -1,4 +1,4 @@
-//! Who calls, and which records a caller can see.
+//! The tenants of a server: their tokens, and which records each of them can see.
 //!
 //! # Layout
 //! - `view`: a tenant's view of the ledger. `token`: tokens and their hashes. `rate`: the rate of requests.
@@ -10,29 +10,19 @@ mod view;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use axum::body::Body;
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::{IntoResponse, Response};
-use hyper::body::Body as _;
-use onceward::{InvalidInput, Ledger, OperationId, Store};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, header};
+use onceward::{InvalidInput, Store};
 use serde::Deserialize;
 
 pub use token::{TokenHash, new_token};
 pub use view::TenantStore;
 
-use crate::App;
-use crate::config::Mistake;
-use crate::intake::Refused;
-use crate::problem::{self, ProblemResponse};
-use rate::Bucket;
+use crate::mistake::Mistake;
+use crate::tenant::Tenant;
+pub(crate) use rate::Bucket;
 
 /// The token of a caller whose `Authorization` is for an upstream.
-const ONCE_TOKEN: HeaderName = HeaderName::from_static("once-token");
-/// What a caller of the gateway asks of it, beside the request.
-const WISHES: [&str; 5] = ["Once-Scope", OCCURRENCE, "Once-Dry-Run", "Once-Run", "Once-Sample"];
-const OCCURRENCE: &str = "Once-Occurrence";
+pub(crate) const ONCE_TOKEN: HeaderName = HeaderName::from_static("once-token");
 /// The longest name of a tenant.
 const MAX_NAME: usize = 32;
 
@@ -51,54 +41,23 @@ pub struct TenantConfig {
     pub max_body: Option<usize>,
 }
 
-/// A caller's view of the ledger. A request gets it as an extension.
-#[derive(Clone)]
-pub(crate) struct Tenant {
-    /// The view as a store, for the remote store's protocol.
-    pub(crate) store: Arc<dyn Store>,
-    /// The view as a ledger.
-    pub(crate) ledger: Ledger,
-    /// The name. `None` if the server has no tenants.
-    pub(crate) name: Option<Arc<str>>,
-    limits: Arc<TenantLimits>,
-}
-
-#[derive(Default)]
-struct TenantLimits {
-    bucket: Option<Bucket>,
-    max_body: Option<usize>,
-}
-
-impl Tenant {
-    fn new(store: Arc<dyn Store>, name: Option<&str>, limits: TenantLimits) -> Self {
-        let ledger = Ledger::new(Arc::clone(&store));
-        Self { store, ledger, name: name.map(Arc::from), limits: Arc::new(limits) }
-    }
-
-    /// The longest request body of this tenant, in bytes.
-    pub(crate) fn max_body(&self, general: usize) -> usize {
-        self.limits.max_body.map_or(general, |own| own.min(general))
-    }
-
-    /// A key for a downstream that deduplicates. Two tenants with the same key of their own have two, also if they
-    /// share an account there.
-    pub(crate) fn downstream_key(&self, id: &OperationId) -> String {
-        match &self.name {
-            None => id.to_string(),
-            Some(name) => OperationId::of(name, "downstream", id.as_str()).to_string(),
-        }
-    }
-}
-
 /// All tenants.
 pub(crate) struct Tenants {
     open: Option<Tenant>,
-    known: Vec<(TokenHash, Tenant)>,
+    known: Vec<Known>,
+}
+
+/// A token, and whose it is.
+struct Known {
+    token: TokenHash,
+    tenant: Tenant,
+    /// The tenant's rate, which all of its tokens share.
+    rate: Option<Arc<Bucket>>,
 }
 
 /// Which header carries a caller's token.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Credential {
+pub(crate) enum Credential {
     /// `Authorization: Bearer …`, or `Once-Token`.
     Bearer,
     /// `Once-Token` only: `Authorization` is for the upstream.
@@ -113,20 +72,20 @@ impl Tenants {
         if let Some(invalid) = Mistake::all(mistakes(tenants), |_| None) {
             return Err(invalid);
         }
-        let mut known: Vec<(TokenHash, Tenant)> = Vec::new();
+        let mut known = Vec::new();
         for (name, config) in tenants {
-            let bucket = config.rate.map(|rate| {
+            let rate = config.rate.map(|rate| {
                 let burst = config.burst.unwrap_or(rate).max(1.0);
-                Bucket::new(rate, burst, store.clock().now_ms())
+                Arc::new(Bucket::new(rate, burst, store.clock().now_ms()))
             });
-            let limits = TenantLimits { bucket, max_body: config.max_body };
             let view = Arc::new(TenantStore::new(Arc::clone(store), name));
-            let tenant = Tenant::new(view, Some(name), limits);
+            let tenant = Tenant::new(view, Some(name), config.max_body);
             for token in &config.tokens {
-                known.push((TokenHash::parse(token)?, tenant.clone()));
+                let (tenant, rate) = (tenant.clone(), rate.clone());
+                known.push(Known { token: TokenHash::parse(token)?, tenant, rate });
             }
         }
-        let open = tenants.is_empty().then(|| Tenant::new(Arc::clone(store), None, TenantLimits::default()));
+        let open = tenants.is_empty().then(|| Tenant::new(Arc::clone(store), None, None));
         Ok(Self { open, known })
     }
 
@@ -143,7 +102,7 @@ impl Tenants {
     /// Every tenant, once.
     pub(crate) fn all(&self) -> Vec<Tenant> {
         let mut all: Vec<Tenant> = self.open.iter().cloned().collect();
-        for (_, tenant) in &self.known {
+        for Known { tenant, .. } in &self.known {
             if all.iter().all(|other| other.name != tenant.name) {
                 all.push(tenant.clone());
             }
@@ -151,17 +110,21 @@ impl Tenants {
         all
     }
 
-    /// The tenant of these headers.
-    fn of(&self, headers: &HeaderMap, credential: Credential) -> Option<&Tenant> {
+    /// The tenant of these headers, and its rate.
+    pub(crate) fn of(
+        &self,
+        headers: &HeaderMap,
+        credential: Credential,
+    ) -> Option<(&Tenant, Option<&Bucket>)> {
         if let Some(open) = &self.open {
-            return Some(open);
+            return Some((open, None));
         }
         let shown = TokenHash::of(token(headers, credential)?);
         // All tokens are compared, so the time says nothing about which one it was.
         let mut found = None;
-        for (hash, tenant) in &self.known {
-            if hash.matches(&shown) {
-                found = Some(tenant);
+        for Known { token, tenant, rate } in &self.known {
+            if token.matches(&shown) {
+                found = Some((tenant, rate.as_deref()));
             }
         }
         found
@@ -235,89 +198,4 @@ pub fn check_name(name: &str) -> Result<(), InvalidInput> {
     }
     let what = "the name of a tenant must be 1 to 32 of a-z, 0-9, - and _, and begin with a letter or digit";
     Err(InvalidInput::new(what))
-}
-
-/// Admits callers of the ledger API: finds the tenant of `Authorization: Bearer …`, keeps its rate, reads the body
-/// within its limit, and adds the [`Tenant`] to the request.
-pub(crate) async fn admit_api(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    let (mut request, tenant) = match identify(&app, request, Credential::Bearer) {
-        Ok(identified) => identified,
-        Err(refused) => return refused.into_response(),
-    };
-    let most = tenant.max_body(app.limits().body_bytes);
-    request.extensions_mut().insert(tenant);
-    let (head, body) = request.into_parts();
-    match app.intake.whole_up_to(body, most).await {
-        Ok(body) => next.run(Request::from_parts(head, Body::from(body))).await,
-        Err(refused) => problem::of_body(&refused, most),
-    }
-}
-
-/// Admits callers of the gateway: finds the tenant of `Once-Token`, which is removed, and keeps its rate. The gateway
-/// reads the body, which may not be longer than the tenant's limit nor slower than the server's.
-pub(crate) fn admit_to_gateway(
-    app: &Arc<App>,
-    request: Request,
-) -> Result<(Request, Tenant), ProblemResponse> {
-    let (request, tenant) = identify(app, request, Credential::OnceToken)?;
-    check_wishes(request.headers())?;
-    let most = tenant.limits.max_body.unwrap_or(usize::MAX);
-    if request.body().size_hint().lower() > most as u64 {
-        return Err(problem::of_body(&Refused::TooLong, most).into());
-    }
-    Ok((request.map(|body| Body::new(app.intake.paced(body, most as u64))), tenant))
-}
-
-/// Refuses a header of the gateway that is empty, occurs twice or cannot be read: without it, the request would mean
-/// something else.
-fn check_wishes(headers: &HeaderMap) -> Result<(), ProblemResponse> {
-    for name in WISHES {
-        let mut all = headers.get_all(name).iter();
-        let Some(first) = all.next() else { continue };
-        if all.next().is_some() {
-            let problem = format!("the request has the header {name} more than once; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-        let Ok(text) = first.to_str() else {
-            let problem = format!("the header {name} has characters other than ASCII; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        };
-        if text.trim().is_empty() {
-            let problem = format!("the header {name} is empty; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-        if name == OCCURRENCE && text.trim() == "0" {
-            let problem =
-                format!("{name}: must be 1, 2, 3, … or a label; the first one is 1; nothing was sent");
-            return Err(InvalidInput::new(problem).into());
-        }
-    }
-    Ok(())
-}
-
-fn identify(
-    app: &Arc<App>,
-    mut request: Request,
-    credential: Credential,
-) -> Result<(Request, Tenant), ProblemResponse> {
-    let Some(tenant) = app.tenants.of(request.headers(), credential).cloned() else {
-        return Err(unauthenticated(credential).into());
-    };
-    if let Some(bucket) = &tenant.limits.bucket {
-        bucket.take(tenant.ledger.clock_ms()).map_err(problem::rate_limited)?;
-    }
-    request.headers_mut().remove(ONCE_TOKEN);
-    Ok((request, tenant))
-}
-
-fn unauthenticated(credential: Credential) -> Response {
-    let how = match credential {
-        Credential::Bearer => "send `Authorization: Bearer TOKEN`",
-        Credential::OnceToken => "send `Once-Token: TOKEN`",
-    };
-    let message =
-        format!("the request shows no token of a tenant of this server; nothing was run. To be known, {how}");
-    let mut response = problem::refusal(StatusCode::UNAUTHORIZED, "AUTH_REQUIRED", message);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
 }

@@ -6,6 +6,8 @@ use std::time::Duration;
 
 use futures_util::future::{Either, select};
 use onceward::Clock;
+#[cfg(feature = "serve")]
+use serde::{Deserialize, Deserializer};
 
 /// What the future returns, or `None` if this much time passes first.
 pub async fn within<T>(clock: &dyn Clock, span: Duration, future: impl Future<Output = T>) -> Option<T> {
@@ -39,4 +41,11 @@ pub fn is_within(clock: &dyn Clock, span: Duration, since_ms: i64) -> bool {
 
 fn ms(span: Duration) -> u64 {
     u64::try_from(span.as_millis()).unwrap_or(u64::MAX)
+}
+
+/// Reads a duration as a policy writes it: `30s`, `5m`.
+#[cfg(feature = "serve")]
+pub(crate) fn span<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<Duration>, D::Error> {
+    let text = String::deserialize(deserializer)?;
+    humantime::parse_duration(&text).map(Some).map_err(serde::de::Error::custom)
 }

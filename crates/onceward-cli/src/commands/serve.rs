@@ -80,7 +80,7 @@ pub(super) fn run(context: &Context, args: &ServeArgs) -> Ended {
     let mut config = context.server_config()?;
     let secrets = config.hooks.values().flat_map(HookConfig::secret_variables).collect();
     let commands = OnceRun { ledger: context.ledger_url()?, config: context.policy_file.clone(), secrets };
-    config.outside = config.outside.commands(Arc::new(commands));
+    config.environment = config.environment.commands(Arc::new(commands));
     let serve = with_flags(config.serve.clone(), args);
     let drain = serve.drain_timeout.unwrap_or(server::DRAIN);
     let inherited = Inherited::take()?;

@@ -6,7 +6,9 @@ use axum::Router;
 use axum::http::header;
 use axum::response::IntoResponse;
 use axum::routing::get;
+use onceward::Problem;
 use utoipa::openapi::security::{HttpAuthScheme, HttpBuilder, SecurityScheme};
+use utoipa::openapi::{Content, Ref, RefOr};
 use utoipa::{Modify, OpenApi};
 
 use super::{inbox, operations};
@@ -18,6 +20,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
     document.merge(Document::openapi());
     document.info = Document::openapi().info;
     document.security = Document::openapi().security;
+    describe_problems(&mut document);
     // Every part of it is a string, a number or a list of them.
     document.to_json().unwrap_or_default()
 });
@@ -31,6 +34,7 @@ static DOCUMENT: LazyLock<String> = LazyLock::new(|| {
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     security((), ("bearer" = [])),
+    components(schemas(Problem)),
     modifiers(&Bearer)
 )]
 struct Document;
@@ -43,6 +47,22 @@ impl Modify for Bearer {
         let scheme = HttpBuilder::new().scheme(HttpAuthScheme::Bearer).build();
         let components = document.components.get_or_insert_default();
         components.add_security_scheme("bearer", SecurityScheme::Http(scheme));
+    }
+}
+
+/// Every answer that is not a success is a problem document, and every request can have one that it does not list.
+fn describe_problems(document: &mut utoipa::openapi::OpenApi) {
+    let paths = document.paths.paths.values_mut();
+    for operation in paths.flat_map(|path| [&mut path.get, &mut path.post]).flatten() {
+        let responses = &mut operation.responses.responses;
+        let any = || RefOr::T(utoipa::openapi::Response::new("Any other problem"));
+        responses.entry("default".to_owned()).or_insert_with(any);
+        for (status, response) in responses {
+            if let (RefOr::T(response), false) = (response, status.starts_with('2')) {
+                let content = Content::new(Some(Ref::from_schema_name("Problem")));
+                response.content.insert("application/problem+json".to_owned(), RefOr::T(content));
+            }
+        }
     }
 }
 

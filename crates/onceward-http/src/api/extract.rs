@@ -3,13 +3,11 @@
 use axum::extract::{FromRequest, FromRequestParts, Path, Query, Request};
 use axum::http::request::Parts;
 use axum::http::{StatusCode, header};
-use axum::response::Response;
 use bytes::Bytes;
 use onceward::{Code, InvalidInput, OperationId};
 use serde::de::DeserializeOwned;
 
 use crate::problem::{self, ProblemResponse, without_value};
-use crate::tenants::Tenant;
 
 /// A request body in JSON.
 pub(super) struct JsonBody<T>(pub(super) T);
@@ -107,15 +105,4 @@ impl<S: Send + Sync> FromRequestParts<S> for Id {
 
 fn shortened(text: &str) -> String {
     onceward::text::one_line(&text.chars().take(64).collect::<String>()).into_owned()
-}
-
-impl<S: Send + Sync> FromRequestParts<S> for Tenant {
-    type Rejection = Response;
-
-    async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Response> {
-        parts.extensions.get::<Self>().cloned().ok_or_else(|| {
-            let message = "the caller was not identified; nothing was run";
-            problem::refusal(StatusCode::UNAUTHORIZED, "AUTH_REQUIRED", message)
-        })
-    }
 }

@@ -8,7 +8,7 @@ use axum::extract::{Path, State as AppState};
 use data_encoding::BASE64;
 use onceward::event::Fate;
 use onceward::transition::later;
-use onceward::{Begun, Cursor, Error, InvalidInput, Problem, Record, rfc3339};
+use onceward::{Begun, Cursor, Error, InvalidInput, Record, rfc3339};
 use serde::{Deserialize, Serialize};
 use utoipa::{IntoParams, ToSchema};
 use utoipa_axum::router::OpenApiRouter;
@@ -21,7 +21,7 @@ use crate::inbox::admin::{Again, EventList, EventView, Events, Progress, Wanted}
 use crate::inbox::rejected::Refused;
 use crate::inbox::{Handler, Hook, Job, Next, Seen, Target, after_error, follow, look};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The most events on one page, and how many there are if the caller does not say.
@@ -174,7 +174,6 @@ pub(crate) struct ReceivedEvent {
     operation_id = "inbox_sources",
     responses(
         (status = 200, description = "The sources", body = SourceList),
-        (status = "default", description = "A problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 async fn sources(AppState(app): AppState<Arc<App>>, tenant: Tenant) -> Json<SourceList> {
@@ -194,7 +193,7 @@ impl HandlerView {
             name: handler.name.clone(),
             kind: handler.target.as_str(),
             class: handler.terms.class,
-            resting: handler.lane.is_resting(),
+            resting: handler.queue.is_resting(),
         }
     }
 }
@@ -208,9 +207,7 @@ impl HandlerView {
     params(("source" = String, Path, description = "The source"), EventQuery),
     responses(
         (status = 200, description = "A page of events", body = EventList),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
     )
 )]
 async fn events(
@@ -252,9 +249,7 @@ impl EventQuery {
         ("key" = String, Path, description = "The event: its key, or the vendor's id")),
     responses(
         (status = 200, description = "The event", body = EventView),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn event(
@@ -277,11 +272,8 @@ async fn event(
     request_body = RetryRequest,
     responses(
         (status = 200, description = "It is being delivered", body = EventView),
-        (status = 400, description = "INVALID_INPUT: nothing has failed, or a doubt forbids it", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: nothing has failed, or a doubt forbids it"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn retry(
@@ -308,11 +300,8 @@ async fn retry(
         ("key" = String, Path, description = "The event: its key, or the vendor's id")),
     responses(
         (status = 200, description = "It is being delivered again", body = EventView),
-        (status = 400, description = "INVALID_INPUT: it is still being delivered, or its content has expired",
-            body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: it is still being delivered, or its content has expired"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn replay(
@@ -343,9 +332,7 @@ fn released(app: &App, tenant: Option<&str>, source: &str) {
     params(("source" = String, Path, description = "The source")),
     responses(
         (status = 200, description = "The requests", body = RefusedList),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn rejected(
@@ -373,10 +360,8 @@ fn own_hook<'a>(app: &'a App, tenant: &Tenant, source: &str) -> Result<&'a Arc<H
     request_body = ReceiveRequest,
     responses(
         (status = 200, description = "The events; none if there were none in time", body = ReceivedEvents),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 async fn receive(
@@ -406,13 +391,13 @@ async fn receive(
     let until_ms = later(clock.now_ms(), wait_ms);
     let mut events = Vec::new();
     while events.len() < max {
-        let job = match handler.lane.take_ready() {
+        let job = match handler.queue.take_ready() {
             Ok(job) => job,
             Err(_) if !events.is_empty() => break,
             Err(_) => {
                 tokio::select! {
                     biased;
-                    job = handler.lane.next() => job,
+                    job = handler.queue.next() => job,
                     () = time::sleep_until(clock, until_ms) => break,
                 }
             }
@@ -448,16 +433,13 @@ async fn fetch(
     lease_ms: u64,
 ) -> Option<ReceivedEvent> {
     let (own, hook, handler) = (Arc::clone(app), Arc::clone(hook), Arc::clone(handler));
-    let task = app.work.spawn(async move {
-        match begin(&own, &hook, &handler, &job, lease_ms).await {
-            Ok(Ok(event)) => Some(event),
-            Ok(Err(next)) => {
-                follow(&own, &hook, &handler, &job.item, next).await;
-                None
-            }
-            Err(error) => {
-                let next = after_error(&handler, &job.item, &error, hook.ledger().clock_ms());
-                follow(&own, &hook, &handler, &job.item, next).await;
+    let task = app.tasks.spawn(async move {
+        let begun = begin(&own, &hook, &handler, &job, lease_ms).await;
+        let after = |error| after_error(&handler, &job.item, &error, hook.ledger().clock_ms());
+        match begun.unwrap_or_else(|error| Err(after(error))) {
+            Ok(event) => Some(event),
+            Err(next) => {
+                follow(&own.metrics, &hook, &handler, &job.item, next).await;
                 None
             }
         }
@@ -490,11 +472,11 @@ async fn begin(
     };
     let begun = Arc::clone(claim.record());
     let owner = begun.detail.owner.map_or(0, |owner| owner.token);
-    let place = (hook.tenant.name.clone(), begun.id.clone());
+    let place = hook.tenant.place(&begun.id);
     app.leases.hold(place, claim, Duration::from_millis(lease_ms), ledger);
     // If the caller reports nothing, the event is looked at again after its lease.
     let again = Job { item: Arc::clone(item), seen: Seen::Unknown };
-    handler.lane.again(again, Duration::from_millis(lease_ms) + AFTER_LEASE);
+    handler.queue.again(again, Duration::from_millis(lease_ms) + AFTER_LEASE);
     let body = body_of(&event).unwrap_or_default();
     let text = std::str::from_utf8(body).ok();
     Ok(Ok(ReceivedEvent {

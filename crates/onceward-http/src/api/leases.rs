@@ -2,16 +2,15 @@
 //! holds the attempt's lock on the caller's behalf.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use onceward::{Attempt, Claim, Ledger, OperationId};
+use onceward::{Attempt, Claim, Ledger};
 use tokio::task::AbortHandle;
 
+use crate::locks::lock;
+use crate::tenant::Place;
 use crate::time;
-
-/// Whose operation it is: the tenant's name and the operation.
-type Place = (Option<Arc<str>>, OperationId);
 
 /// The attempts whose locks this server holds.
 #[derive(Default)]
@@ -42,12 +41,12 @@ impl Leases {
         let reaping = reap(Arc::downgrade(self), place.clone(), ledger.clone(), until_ms);
         let reaper = tokio::spawn(reaping).abort_handle();
         // An attempt that another one overtook is gone: its lease has lapsed.
-        drop(self.lock().insert(place, Held { claim, ledger, dispatched: false, until_ms, reaper }));
+        drop(lock(&self.held).insert(place, Held { claim, ledger, dispatched: false, until_ms, reaper }));
     }
 
     /// Extends the lease of this attempt. Returns whether it was still held.
     pub(crate) fn renew(&self, place: &Place, attempt: u32, lease: Duration) -> bool {
-        let mut held = self.lock();
+        let mut held = lock(&self.held);
         let Some(held) = held.get_mut(place).filter(|held| held.claim.record().attempt == attempt) else {
             return false;
         };
@@ -57,14 +56,14 @@ impl Leases {
 
     /// The attempt, if its lock is held.
     pub(crate) fn attempt(&self, place: &Place, attempt: u32) -> Option<Attempt> {
-        let held = self.lock();
+        let held = lock(&self.held);
         let claim = held.get(place).map(|held| &held.claim)?;
         (claim.record().attempt == attempt).then(|| claim.attempt())
     }
 
     /// Notes that the caller has reported the dispatch of this attempt.
     pub(crate) fn note_dispatch(&self, place: &Place, attempt: u32) {
-        let mut held = self.lock();
+        let mut held = lock(&self.held);
         if let Some(held) = held.get_mut(place).filter(|held| held.claim.record().attempt == attempt) {
             held.dispatched = true;
         }
@@ -72,13 +71,13 @@ impl Leases {
 
     /// Whether the caller has reported the dispatch of this attempt, whose lock is held.
     pub(crate) fn is_dispatched(&self, place: &Place, attempt: u32) -> bool {
-        let held = self.lock();
+        let held = lock(&self.held);
         held.get(place).is_some_and(|held| held.claim.record().attempt == attempt && held.dispatched)
     }
 
     /// Releases the lock of an attempt that has ended.
     pub(crate) fn release(&self, place: &Place, attempt: u32) {
-        let mut held = self.lock();
+        let mut held = lock(&self.held);
         if held.get(place).is_some_and(|held| held.claim.record().attempt == attempt) {
             drop(held.remove(place));
         }
@@ -86,17 +85,13 @@ impl Leases {
 
     /// When the lease lapses, or `None` if it has.
     fn until(&self, place: &Place) -> Option<i64> {
-        let mut held = self.lock();
+        let mut held = lock(&self.held);
         let Held { ledger, until_ms, .. } = held.get(place)?;
         if *until_ms > ledger.clock_ms() {
             return Some(*until_ms);
         }
         drop(held.remove(place));
         None
-    }
-
-    fn lock(&self) -> MutexGuard<'_, HashMap<Place, Held>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -1,6 +1,6 @@
 //! Reads the server's sections setting by setting, so that all mistakes are reported together, each with its place.
 
-use onceward::{InvalidInput, suggestion};
+use onceward::suggestion;
 use serde::de::value::Error as Stopped;
 use serde::de::{DeserializeOwned, Deserializer, Error as _, Visitor};
 use serde::forward_to_deserialize_any;
@@ -10,41 +10,8 @@ use super::{HandlerConfig, KeepingConfig, ServeConfig, TenantConfig};
 use crate::gateway::config::Upstream;
 use crate::gateway::rules::Rule;
 use crate::inbox::SourceConfig;
+use crate::mistake::Mistake;
 use crate::problem::without_value;
-
-/// A mistake in a section.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Mistake {
-    /// The place: section, name, setting.
-    path: Vec<String>,
-    what: String,
-}
-
-impl Mistake {
-    pub(crate) fn at<const STEPS: usize>(path: [&str; STEPS], what: impl Into<String>) -> Self {
-        Self::of(&path, what)
-    }
-
-    /// The same for a place whose length is not fixed.
-    pub(crate) fn of(path: &[&str], what: impl Into<String>) -> Self {
-        Self { path: path.iter().map(|step| (*step).to_owned()).collect(), what: what.into() }
-    }
-
-    /// All mistakes in the order of the file, each with its line if that is known.
-    pub(crate) fn all(mistakes: Vec<Self>, line: impl Fn(&[&str]) -> Option<usize>) -> Option<InvalidInput> {
-        let mut placed: Vec<(Option<usize>, String)> = mistakes
-            .into_iter()
-            .map(|mistake| {
-                let path: Vec<&str> = mistake.path.iter().map(String::as_str).collect();
-                let line = line(&path);
-                let place = line.map(|line| format!("line {line}: ")).unwrap_or_default();
-                (line, format!("{place}{}", mistake.what))
-            })
-            .collect();
-        placed.sort_by_key(|(line, _)| *line);
-        InvalidInput::all(placed.into_iter().map(|(_, problem)| problem).collect())
-    }
-}
 
 /// Every setting that cannot be read. The values are not repeated: they may be secrets.
 pub(super) fn mistakes(sections: &Table) -> Vec<Mistake> {
@@ -52,36 +19,10 @@ pub(super) fn mistakes(sections: &Table) -> Vec<Mistake> {
     if let Some(Value::Table(serve)) = sections.get("serve") {
         reader.settings(&["serve"], "[serve]", serve, &[Kind::of::<ServeConfig>()]);
     }
-    for (name, tenant) in named(sections, "tenant") {
-        let title = format!("[tenant.{name}]");
-        if let Some(tenant) = tenant.as_table() {
-            reader.settings(&["tenant", name], &title, tenant, &[Kind::of::<TenantConfig>()]);
-        } else {
-            reader.note(&["tenant", name], format!("write {title} on its own line"));
-        }
-    }
-    for (name, upstream) in named(sections, "upstream") {
-        let title = format!("[upstream.{name}]");
-        if let Some(upstream) = upstream.as_table() {
-            reader.upstream(name, &title, upstream);
-        } else {
-            reader.note(&["upstream", name], format!("write {title} on its own line"));
-        }
-    }
-    for (name, hook) in named(sections, "hook") {
-        let title = format!("[hook.{name}]");
-        if let Some(hook) = hook.as_table() {
-            reader.hook(name, &title, hook);
-        } else {
-            reader.note(&["hook", name], format!("write {title} on its own line"));
-        }
-    }
+    reader.named(sections, "tenant", Reader::tenant);
+    reader.named(sections, "upstream", Reader::upstream);
+    reader.named(sections, "hook", Reader::hook);
     reader.mistakes
-}
-
-fn named<'a>(sections: &'a Table, section: &str) -> impl Iterator<Item = (&'a str, &'a Value)> {
-    let tables = sections.get(section).and_then(Value::as_table).into_iter().flatten();
-    tables.map(|(name, value)| (name.as_str(), value))
 }
 
 /// The settings of a type, and how one of them is read.
@@ -102,6 +43,21 @@ struct Reader {
 }
 
 impl Reader {
+    /// Reads the sections `[SECTION.NAME]`.
+    fn named(&mut self, sections: &Table, section: &str, read: fn(&mut Self, &str, &str, &Table)) {
+        for (name, value) in sections.get(section).and_then(Value::as_table).into_iter().flatten() {
+            let title = format!("[{section}.{name}]");
+            match value.as_table() {
+                Some(table) => read(self, name, &title, table),
+                None => self.note(&[section, name], format!("write {title} on its own line")),
+            }
+        }
+    }
+
+    fn tenant(&mut self, name: &str, title: &str, tenant: &Table) {
+        self.settings(&["tenant", name], title, tenant, &[Kind::of::<TenantConfig>()]);
+    }
+
     fn upstream(&mut self, name: &str, title: &str, upstream: &Table) {
         let path = ["upstream", name];
         let mut own = upstream.clone();
@@ -172,8 +128,7 @@ impl Reader {
     }
 
     fn note(&mut self, path: &[&str], what: String) {
-        let path = path.iter().map(|step| (*step).to_owned()).collect();
-        self.mistakes.push(Mistake { path, what });
+        self.mistakes.push(Mistake::of(path, what));
     }
 }
 

@@ -4,7 +4,6 @@ use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
 use onceward::Json;
 
-use super::content::names;
 use super::rules::{Part, Placement};
 
 /// Headers that say what a request does, as its method, path and body do. A retry has the same ones; what a client
@@ -79,7 +78,7 @@ pub(crate) fn overrides(method: &Method, headers: &HeaderMap) -> bool {
 pub(crate) fn values(headers: &HeaderMap, more: &[String], key: Option<&Placement>) -> Option<Json> {
     let is_key = |name: &str| {
         key.is_some_and(|key| {
-            key.part == Part::Header && names(key).any(|own| own.eq_ignore_ascii_case(name))
+            key.part == Part::Header && key.all_names().any(|own| own.eq_ignore_ascii_case(name))
         })
     };
     let is_action = |name: &str| {

@@ -17,28 +17,13 @@ use onceward::{
 use sha2::{Digest, Sha256};
 
 use super::choose::{self, Decided};
-use super::readers::{Place, Reader};
-use super::turns::Turn;
-use super::{Gateway, lock};
-use crate::tenants::Tenant;
+use super::context::RequestContext;
+use super::named_locks::NamedLock;
+use crate::locks::lock;
+use crate::tenant::{Place, Tenant};
 
 /// The name of the records of callers' keys.
 const KEY_NAME: &str = "key";
-
-/// A request, its tenant, and what this process knows.
-pub(crate) struct Asker<'a> {
-    pub(crate) gateway: &'a Gateway,
-    pub(crate) tenant: &'a Tenant,
-    /// The name of the upstream.
-    pub(crate) upstream: &'a str,
-    pub(crate) reader: &'a Reader,
-}
-
-impl Asker<'_> {
-    pub(crate) fn place(&self, id: &OperationId) -> Place {
-        (self.tenant.name.clone(), id.clone())
-    }
-}
 
 /// The operation that a request refers to.
 pub(crate) struct Resolved {
@@ -57,7 +42,7 @@ pub(crate) struct NewKey {
     /// Other requests with this key find the operation here before the record is written.
     pub(crate) used: KeyInUse,
     /// Held until the operation has begun, if this request is to begin it.
-    pub(crate) turn: Option<(Turn, Turn)>,
+    pub(crate) turn: Option<(NamedLock, NamedLock)>,
 }
 
 /// Why a request refers to no operation. Nothing was sent.
@@ -85,19 +70,19 @@ impl Resolved {
 /// [`Error::Invalid`], [`Error::KeyMissing`], [`Error::InProgress`] if it stays unknown whether the client of an equal
 /// request is there, or the ledger cannot be read.
 pub(crate) async fn resolve(
-    asker: &Asker<'_>,
+    context: &RequestContext,
     operation: Operation,
     key: Option<String>,
     keys: KeyPolicy,
 ) -> Result<Resolved, Unresolved> {
-    let ledger = &asker.tenant.ledger;
+    let ledger = &context.tenant.ledger;
     let Some(key) = key else {
         if operation.is_identified() || operation.key_policy() != KeyPolicy::Auto {
             let wanted = ledger.repeats().wanted(operation).await?;
             return Ok(Resolved::plain(wanted.intent, wanted.rule));
         }
         let action = ledger.intent(operation)?;
-        let wanted = choose::without_key(asker, action).await?;
+        let wanted = choose::without_key(context, action).await?;
         return Ok(Resolved::plain(wanted.intent, wanted.rule));
     };
     // An occurrence is part of the key, so the operation is exactly the one that the caller names.
@@ -111,10 +96,11 @@ pub(crate) async fn resolve(
         Named::Action(action) => action.clone().under_key(&key)?,
     };
     // A key belongs to one request of its upstream, whatever its method and path are.
-    let keys = key_scope(asker.upstream, &given.scope);
+    let keys = key_scope(&context.upstream.name, &given.scope);
     let given = given.as_alias(&keys, KEY_NAME);
-    let used = KeyInUse::enter(&asker.gateway.keys_in_use, asker.place(&given.id), &given.fingerprint);
-    if let Some(known) = by_key(asker, &given, &named).await? {
+    let used =
+        KeyInUse::enter(&context.gateway.keys_in_use, context.tenant.place(&given.id), &given.fingerprint);
+    if let Some(known) = by_key(context, &given, &named).await? {
         return Ok(known);
     }
     if !used.is_same {
@@ -125,7 +111,7 @@ pub(crate) async fn resolve(
             let alias = Some(NewKey { record: given, used, turn: None });
             Ok(Resolved { intent, alias, known_key: None, rule: RepeatRule::Given })
         }
-        Named::Action(_) => new_key(asker, named, given, used).await,
+        Named::Action(_) => new_key(context, named, given, used).await,
     }
 }
 
@@ -147,24 +133,24 @@ impl Named {
 
 /// The operation of a key that was not seen before.
 async fn new_key(
-    asker: &Asker<'_>,
+    context: &RequestContext,
     named: Named,
     given: Intent,
     used: KeyInUse,
 ) -> Result<Resolved, Unresolved> {
     let action = named.intent();
-    let until_ms = later(asker.tenant.ledger.clock_ms(), action.terms.wait_ms);
-    let key_turn = asker.gateway.turns.take(asker.place(&given.id)).await;
+    let until_ms = later(context.tenant.ledger.clock_ms(), action.terms.wait_ms);
+    let key_turn = context.gateway.named_locks.take(context.tenant.place(&given.id)).await;
     let call = Identified::ByNewKey { attempts: action.terms.max_attempts };
     let mut is_first_look = true;
-    let decided = choose::decide(asker, action, call, until_ms, || {
+    let decided = choose::decide(context, action, call, until_ms, || {
         let of = used.of().map(|of| Resolved::plain(known(action.clone(), of), RepeatRule::Given));
         let has_waited = !std::mem::replace(&mut is_first_look, false);
         let (given, named) = (&given, &named);
         async move {
             match of {
                 // Another gateway may have recorded this key.
-                None if has_waited => by_key(asker, given, named).await,
+                None if has_waited => by_key(context, given, named).await,
                 of => Ok(of),
             }
         }
@@ -186,8 +172,8 @@ async fn new_key(
 }
 
 /// The operation of a key that is recorded.
-async fn by_key(asker: &Asker<'_>, given: &Intent, named: &Named) -> Result<Option<Resolved>, Error> {
-    let ledger = &asker.tenant.ledger;
+async fn by_key(context: &RequestContext, given: &Intent, named: &Named) -> Result<Option<Resolved>, Error> {
+    let ledger = &context.tenant.ledger;
     let found = match ledger.find(&given.id).await {
         Ok((record, _)) => record,
         Err(Error::NotFound { .. }) => return Ok(None),
@@ -209,7 +195,7 @@ async fn by_key(asker: &Asker<'_>, given: &Intent, named: &Named) -> Result<Opti
     if state == State::Failed {
         intent.terms.max_attempts = match named {
             Named::Exact(_) => intent.terms.max_attempts,
-            Named::Action(action) => choose::budget_beside(asker, action, &intent.id).await?,
+            Named::Action(action) => choose::budget_beside(context, action, &intent.id).await?,
         };
         intent.terms.max_attempts += choose::refilled(&record, ledger.clock_ms());
     }

@@ -10,9 +10,9 @@ use onceward::{Error, Filter, OperationId, Record, State, Verification};
 use super::names::Named;
 use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
-use super::{lock, questions};
-use crate::App;
-use crate::tenants::Tenant;
+use super::{Gateway, probes};
+use crate::locks::lock;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often a server looks for checks that another one left behind.
@@ -39,8 +39,8 @@ pub(crate) struct Check {
 impl Check {
     /// Checks until the success is confirmed, refuted or out of time, but at least once. Each operation is checked by
     /// one task.
-    pub(crate) fn in_background(self, gateway: &Arc<super::Gateway>) {
-        let place = (self.tenant.name.clone(), self.id.clone());
+    pub(crate) fn in_background(self, gateway: &Arc<Gateway>) {
+        let place = self.tenant.place(&self.id);
         if !lock(&gateway.checking).insert(place.clone()) {
             return;
         }
@@ -58,7 +58,7 @@ impl Check {
         let until_ms = self.since_ms.saturating_add(deadline_ms);
         loop {
             let upstream = (&*self.upstream, ledger.clock());
-            let asked = questions::check(upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
+            let asked = probes::check(upstream, &self.ruling, &self.headers, &check.verify, &self.reply);
             let (found, why) = asked.await;
             if found != Verification::Pending {
                 // If the ledger cannot be written, a later check finds the same.
@@ -74,19 +74,19 @@ impl Check {
 }
 
 /// Resumes the checks that a server did not finish, now and while this one runs.
-pub(crate) async fn resume(app: Arc<App>) {
-    let longest_ms = app.gateway.upstreams.values().filter_map(|upstream| upstream.longest_check_ms()).max();
-    let Some(longest_ms) = longest_ms else { return };
+pub(crate) async fn resume(gateway: Arc<Gateway>, tenants: Vec<Tenant>) {
+    let longest_ms = gateway.upstreams.values().filter_map(|upstream| upstream.longest_check_ms()).max();
+    let (Some(longest_ms), Some(first)) = (longest_ms, tenants.first()) else { return };
     loop {
-        for tenant in app.tenants.all() {
+        for tenant in &tenants {
             // If the ledger cannot be read now, the next round reads it.
-            drop(resume_of(&app, &tenant, longest_ms).await);
+            drop(resume_of(&gateway, tenant, longest_ms).await);
         }
-        time::sleep(app.clock(), LOOK_AGAIN).await;
+        time::sleep(first.ledger.clock(), LOOK_AGAIN).await;
     }
 }
 
-async fn resume_of(app: &Arc<App>, tenant: &Tenant, longest_ms: u64) -> Result<(), Error> {
+async fn resume_of(gateway: &Arc<Gateway>, tenant: &Tenant, longest_ms: u64) -> Result<(), Error> {
     let longest_ms = i64::try_from(longest_ms).unwrap_or(i64::MAX).saturating_add(LONGEST_CALL_MS);
     let mut filter = Filter {
         states: vec![State::Done],
@@ -101,8 +101,8 @@ async fn resume_of(app: &Arc<App>, tenant: &Tenant, longest_ms: u64) -> Result<(
         let ids: BTreeSet<OperationId> = pending.map(|record| record.id.clone()).collect();
         for id in ids {
             let (record, _) = tenant.ledger.find(&id).await?;
-            if let Some(check) = of_record(app, tenant, &record) {
-                check.in_background(&app.gateway);
+            if let Some(check) = of_record(gateway, tenant, &record) {
+                check.in_background(gateway);
             }
         }
         seen += page.len();
@@ -120,10 +120,10 @@ fn is_pending(record: &Record) -> bool {
 }
 
 /// The check of a record, if its upstream and its rule are still configured.
-fn of_record(app: &Arc<App>, tenant: &Tenant, record: &Record) -> Option<Check> {
+fn of_record(gateway: &Gateway, tenant: &Tenant, record: &Record) -> Option<Check> {
     let named = Named::parse(&record.name)?;
-    let upstream = Arc::clone(app.gateway.upstreams.get(named.upstream)?);
-    let rule = named.rule(&app.gateway.policy)?;
+    let upstream = Arc::clone(gateway.upstreams.get(named.upstream)?);
+    let rule = named.rule(&gateway.policy)?;
     let ruling = upstream.ruling(&named.method, named.path, named.action, rule);
     ruling.verify.as_ref()?;
     let reply = Reply::decode(record.outcome.as_ref()?.body.as_deref()?)?;

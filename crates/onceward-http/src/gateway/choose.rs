@@ -10,10 +10,10 @@ use std::time::Duration;
 use onceward::repeat::{self, Beside, Choice, Delivery, Earlier, EarlierCaller, Identified};
 use onceward::{Error, Intent, Occurrences, OperationId, Record, RepeatRule, State, Wanted};
 
-use super::aliases::Asker;
+use super::context::RequestContext;
 use super::delivery::FAILURE_GRACE_MS;
-use super::readers::Seen;
-use super::turns::Turn;
+use super::named_locks::NamedLock;
+use super::readers::Presence;
 use crate::time;
 
 /// How long a gateway may take to record that an answer was delivered.
@@ -31,9 +31,9 @@ pub(crate) enum Decided<K> {
     /// It is known from elsewhere.
     Known(K),
     /// It is a retry of this operation, which is in this state. Held: the turn to begin it.
-    Same(Intent, State, Turn),
+    Same(Intent, State, NamedLock),
     /// It is a new operation. Held: the turn to begin it.
-    New(Intent, RepeatRule, Turn),
+    New(Intent, RepeatRule, NamedLock),
     /// It stayed unknown whether the client of this operation is there.
     Undecided(Arc<Record>),
 }
@@ -47,20 +47,20 @@ struct Known {
 }
 
 impl Known {
-    async fn read(asker: &Asker<'_>, action: &Intent, call: Identified) -> Result<Self, Error> {
-        let found = asker.tenant.ledger.repeats().occurrences(action).await?;
+    async fn read(context: &RequestContext, action: &Intent, call: Identified) -> Result<Self, Error> {
+        let found = context.tenant.ledger.repeats().occurrences(action).await?;
         let mut earlier = Vec::with_capacity(found.all.len());
         let mut is_unconfirmed = false;
         for (record, state) in &found.all {
-            let mut one = facts(asker, record, *state, call);
+            let mut one = facts(context, record, *state, call);
             if let Some(of) = record.alias_of() {
-                one = behind_the_name(asker, one, &of, record, call).await?;
+                one = behind_the_name(context, one, &of, record, call).await?;
             }
             is_unconfirmed |= one.delivery == Delivery::Delivered
-                && asker
+                && context
                     .gateway
                     .readers
-                    .is_unconfirmed(&asker.place(&record.id), asker.tenant.ledger.clock());
+                    .is_unconfirmed(&context.tenant.place(&record.id), context.tenant.ledger.clock());
             earlier.push(one);
         }
         Ok(Self { found, earlier, is_unconfirmed })
@@ -72,19 +72,21 @@ impl Known {
 }
 
 /// What this process knows about the client of an earlier request.
-fn facts(asker: &Asker<'_>, record: &Record, state: State, call: Identified) -> Earlier {
-    let place = asker.place(&record.id);
-    let readers = &asker.gateway.readers;
-    let now_ms = asker.tenant.ledger.clock_ms();
+fn facts(context: &RequestContext, record: &Record, state: State, call: Identified) -> Earlier {
+    let place = context.tenant.place(&record.id);
+    let readers = &context.gateway.readers;
+    let now_ms = context.tenant.ledger.clock_ms();
     let delivery = Delivery::at(readers.delivered_ms(&place, record), now_ms);
     let has_just_ended = now_ms - record.updated_ms < NOTE_MS;
     let caller = match (readers.of(&place), call) {
-        (Seen::Waiting, Identified::ByNewKey { .. } | Identified::AsSample { .. }) => EarlierCaller::Beside,
-        (Seen::Waiting, Identified::ByContent | Identified::AsRetry | Identified::ByOwnKey) => {
+        (Presence::Waiting, Identified::ByNewKey { .. } | Identified::AsSample { .. }) => {
+            EarlierCaller::Beside
+        }
+        (Presence::Waiting, Identified::ByContent | Identified::AsRetry | Identified::ByOwnKey) => {
             EarlierCaller::Unknown
         }
-        (Seen::Left, _) => EarlierCaller::Left,
-        (Seen::Unknown, _) => match state {
+        (Presence::Left, _) => EarlierCaller::Left,
+        (Presence::Unknown, _) => match state {
             // The gateway that executed it would have recorded the delivery by now.
             State::Done | State::Failed if !has_just_ended => EarlierCaller::Left,
             State::Staged
@@ -102,21 +104,21 @@ fn facts(asker: &Asker<'_>, record: &Record, state: State, call: Identified) -> 
 /// The facts about a record that is another name of an operation. If another gateway executes that one, its client may
 /// be there. The same if that operation was delivered a moment ago: the note about this name may follow.
 async fn behind_the_name(
-    asker: &Asker<'_>,
+    context: &RequestContext,
     name: Earlier,
     of: &OperationId,
     record: &Record,
     call: Identified,
 ) -> Result<Earlier, Error> {
-    let is_known = asker.gateway.readers.of(&asker.place(&record.id)) != Seen::Unknown;
+    let is_known = context.gateway.readers.of(&context.tenant.place(&record.id)) != Presence::Unknown;
     if is_known || name.delivery == Delivery::Delivered {
         return Ok(name);
     }
-    match asker.tenant.ledger.find(of).await {
+    match context.tenant.ledger.find(of).await {
         Ok((record, state)) => {
-            let now_ms = asker.tenant.ledger.clock_ms();
+            let now_ms = context.tenant.ledger.clock_ms();
             let is_noted = record.delivered_ms().is_some_and(|at_ms| now_ms - at_ms < NOTE_MS);
-            let is_unknown = is_noted || facts(asker, &record, state, call).is_undecided();
+            let is_unknown = is_noted || facts(context, &record, state, call).is_undecided();
             let caller = if is_unknown { EarlierCaller::Unknown } else { name.caller };
             Ok(Earlier { caller, ..name })
         }
@@ -129,8 +131,8 @@ async fn behind_the_name(
 ///
 /// # Errors
 /// The ledger cannot be read.
-pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<Wanted, Error> {
-    let known = Known::read(asker, &action, Identified::ByContent).await?;
+pub(crate) async fn without_key(context: &RequestContext, action: Intent) -> Result<Wanted, Error> {
+    let known = Known::read(context, &action, Identified::ByContent).await?;
     match known.choose(Identified::ByContent) {
         Choice::Same(place) | Choice::Undecided(place) | Choice::Spent(place) => {
             Ok(known.found.same(action, place))
@@ -145,21 +147,21 @@ pub(crate) async fn without_key(asker: &Asker<'_>, action: Intent) -> Result<Wan
 /// # Errors
 /// The ledger cannot be read.
 pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
-    asker: &Asker<'_>,
+    context: &RequestContext,
     action: &Intent,
     call: Identified,
     until_ms: i64,
     mut known: impl FnMut() -> F,
 ) -> Result<Decided<K>, Error> {
-    let clock = asker.tenant.ledger.clock();
+    let clock = context.tenant.ledger.clock();
     let mut pause = LOOK_AGAIN.0;
     let mut has_waited = false;
     loop {
         if let Some(known) = known().await? {
             return Ok(Decided::Known(known));
         }
-        let turn = asker.gateway.turns.take(asker.place(&action.id)).await;
-        let all = Known::read(asker, action, call).await?;
+        let turn = context.gateway.named_locks.take(context.tenant.place(&action.id)).await;
+        let all = Known::read(context, action, call).await?;
         let record = |place: usize| &all.found.all[place].0;
         match all.choose(call) {
             Choice::Same(place) => {
@@ -188,7 +190,7 @@ pub(crate) async fn decide<K, F: Future<Output = Result<Option<K>, Error>>>(
                 return Ok(Decided::New(intent, rule, turn));
             }
             // Nothing was sent for a client that left meanwhile, and nothing needs to be.
-            Choice::Undecided(place) if clock.now_ms() >= until_ms || asker.reader.is_gone() => {
+            Choice::Undecided(place) if clock.now_ms() >= until_ms || context.reader.is_gone() => {
                 return Ok(Decided::Undecided(Arc::clone(record(place))));
             }
             Choice::Undecided(_) => {
@@ -211,11 +213,11 @@ pub(crate) fn refilled(record: &Record, now_ms: i64) -> u32 {
 /// # Errors
 /// The ledger cannot be read.
 pub(crate) async fn budget_beside(
-    asker: &Asker<'_>,
+    context: &RequestContext,
     action: &Intent,
     id: &OperationId,
 ) -> Result<u32, Error> {
-    let all = Known::read(asker, action, Identified::ByContent).await?;
+    let all = Known::read(context, action, Identified::ByContent).await?;
     let others = all.found.all.iter().zip(&all.earlier).filter(|((record, _), _)| record.id != *id);
     let spent = repeat::spent(others.map(|(_, one)| one));
     Ok(action.terms.max_attempts.saturating_sub(spent))

@@ -108,14 +108,14 @@ impl Request {
         let mut query = self.query.clone();
         match key.map(|key| (key, key.part)) {
             Some((key, Part::Body)) => {
-                for name in names(key) {
+                for name in key.all_names() {
                     if let Ok(pointer) = self.pointer(name) {
                         body.remove(&pointer);
                     }
                 }
             }
             Some((key, Part::Query)) => {
-                for name in names(key) {
+                for name in key.all_names() {
                     query = query.map(|query| without(&query, name)).filter(|query| !query.is_empty());
                 }
             }
@@ -167,7 +167,7 @@ impl Request {
 
     /// The key that the request has in the vendor's own place.
     pub(crate) fn key_at(&self, key: &Placement) -> Option<String> {
-        names(key).find_map(|name| match key.part {
+        key.all_names().find_map(|name| match key.part {
             Part::Header => headers::key(&self.headers, &name.parse().ok()?),
             Part::Body => match self.body.at(&self.pointer(name).ok()?)? {
                 Json::String(text) if self.kind != Kind::Opaque => Some(text.clone()),
@@ -191,7 +191,7 @@ impl Request {
     /// If the body cannot hold a key.
     pub(crate) fn with_key(&self, place: &Placement, key: &str) -> Result<Self, String> {
         let mut request = self.clone();
-        let name = names(place).find(|name| self.has(place, name)).unwrap_or(&place.name);
+        let name = place.all_names().find(|name| self.has(place, name)).unwrap_or(&place.name);
         match place.part {
             Part::Header => {
                 let name: hyper::header::HeaderName =
@@ -266,10 +266,6 @@ pub(crate) fn formatted(key: &str, place: &Placement) -> String {
             format!("{}-{}-{}-{}-{}", &hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..32])
         }
     }
-}
-
-pub(crate) fn names(key: &Placement) -> impl Iterator<Item = &String> {
-    std::iter::once(&key.name).chain(&key.names)
 }
 
 /// A query without a parameter; the rest stays as it is.

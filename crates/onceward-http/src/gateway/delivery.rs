@@ -12,9 +12,9 @@ use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use onceward::{Clock, Record, State};
 use tokio::task::JoinHandle;
 
-use super::lock;
-use super::readers::{Place, Readers};
-use crate::tenants::Tenant;
+use super::readers::Readers;
+use crate::locks::lock;
+use crate::tenant::{Place, Tenant};
 use crate::time;
 
 /// A client that waited longer than this may have given up just when its answer was sent.
@@ -75,7 +75,7 @@ impl Delivery {
         asked: Asked,
         receipts: &Receipts,
     ) -> Self {
-        let place = (tenant.name.clone(), record.id.clone());
+        let place = tenant.place(&record.id);
         let (readers, record) = (Arc::clone(readers), Arc::clone(record));
         let note = Note { tenant: tenant.clone(), readers, record, place };
         Self { note, asked, receipts: receipts.clone(), grace_ms: None }

@@ -1,6 +1,6 @@
 //! One attempt: the request with its key, the upstream's answer, and what it proves.
 
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::BodyExt;
@@ -20,8 +20,9 @@ use super::reply::Reply;
 use super::upstream::{Ruling, Upstream};
 use crate::client::{Caller, Connection, SendError, Watch, in_words};
 use crate::headers::{KEY, only, passed_on};
-use crate::observe;
-use crate::tenants::Tenant;
+use crate::locks::lock;
+use crate::telemetry;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The W3C trace context.
@@ -124,7 +125,7 @@ impl Exchange {
 
     /// What the caller of the newest attempt gets.
     pub(crate) fn live(&self) -> MutexGuard<'_, Live> {
-        self.live.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.live)
     }
 
     /// Makes one attempt.
@@ -271,7 +272,7 @@ impl Exchange {
             // The answer is read here, and its replay must suit every client.
             headers.insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
             // The span of this call is the parent of the upstream's.
-            let onward = observe::onward(only(&request.headers, TRACE_PARENT));
+            let onward = telemetry::onward(only(&request.headers, TRACE_PARENT));
             if let Some(onward) = onward.and_then(|parent| HeaderValue::try_from(parent).ok()) {
                 headers.insert(TRACE_PARENT, onward);
             }

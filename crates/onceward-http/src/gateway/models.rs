@@ -32,27 +32,22 @@ use onceward::{
     Preview, Ran, Receipt, Record, State, Terms,
 };
 
-use super::content::Request;
-use super::delivery::{Asked, Delivery, Receipts};
-use super::mutate::{Wishes, in_a_word, in_scope, whole};
-use super::names::name;
+use super::context::RequestContext;
+use super::delivery::Delivery;
 use super::policy::OperationRule;
-use super::readers::{Place, Reader};
-use super::reply::{self, Receipted, Reply};
+use super::readers::Reader;
+use super::reply::{self, Reply};
 use super::rules::{Format, Part, Placement};
-use super::upstream::Upstream;
-use super::{Gateway, lock};
-use crate::App;
-use crate::headers;
-use crate::observe::{self, CallSurface};
-use crate::tenants::Tenant;
+use crate::locks::lock;
+use crate::telemetry::{self, CallSurface};
+use crate::tenant::Place;
 use attempt::ModelRequest;
 use dialect::{Dialect, ModelApi};
 pub(crate) use fleet::Boards;
 use fleet::Elsewhere;
-use generation::{Follower, Generation, Growing, Opening, Settled, Sharing, Source};
+use generation::{Follower, Generation, Growing, Opening, Ownership, Settled, Sharing, Source};
 use settings::Settings;
-use which::{Chosen, Meant};
+use which::Chosen;
 
 /// The header in which Gemini accepts the same credential as in the query.
 const GEMINI_KEY: HeaderName = HeaderName::from_static("x-goog-api-key");
@@ -62,21 +57,11 @@ pub(crate) type Generations = Mutex<HashMap<Place, Arc<Generation>>>;
 
 /// A request to a model.
 pub(crate) struct ModelCall {
-    pub(crate) app: Arc<App>,
-    pub(crate) tenant: Tenant,
-    pub(crate) upstream: Arc<Upstream>,
+    pub(crate) context: RequestContext,
     pub(crate) settings: Settings,
     pub(crate) dialect: Dialect,
-    /// The path at the gateway, which names the operation.
-    pub(crate) path: String,
-    pub(crate) request: Arc<Request>,
-    pub(crate) wishes: Wishes,
-    pub(crate) asked: Asked,
-    pub(crate) reader: Arc<Reader>,
     /// The same client, as the reader of the call's position in its run.
     pub(crate) position_reader: Arc<Reader>,
-    /// The deliveries of the client's connection.
-    pub(crate) receipts: Receipts,
 }
 
 impl ModelCall {
@@ -97,8 +82,8 @@ impl ModelCall {
                 Ok(chosen) => chosen,
                 Err(error) => return reply::problem(&error),
             };
-            if self.wishes.dry_run {
-                return match self.tenant.ledger.plan(&chosen.intent).await {
+            if self.context.options.dry_run {
+                return match self.context.tenant.ledger.plan(&chosen.intent).await {
                     Ok(plan) => reply::preview(&Preview::of(&plan, &chosen.intent, Effect::Created)),
                     Err(error) => reply::problem(&error),
                 };
@@ -108,7 +93,7 @@ impl ModelCall {
             let rule = chosen.rule;
             match self.respond(follower, is_own, chosen).await {
                 Answered::Response(mut response) => {
-                    reply::put(response.headers_mut(), "once-rule", in_a_word(rule));
+                    reply::put_rule(response.headers_mut(), rule);
                     return response;
                 }
                 // The generation of another request failed, so this one makes the next attempt.
@@ -127,45 +112,35 @@ impl ModelCall {
         }
     }
 
-    /// The caller's trace, which is stored with the operation.
-    pub(crate) fn trace_parent(&self) -> Option<&str> {
-        headers::only(&self.request.headers, "traceparent")
-    }
-
-    fn gateway(&self) -> &Gateway {
-        &self.app.gateway
-    }
-
-    fn name(&self) -> String {
-        name(&self.upstream.name, self.request.method.as_str(), &self.path)
-    }
-
     fn terms(&self) -> Result<Terms, InvalidInput> {
-        let rule = OperationRule::of(&self.gateway().policy, &self.name())?;
-        let ruling = self.upstream.ruling(&self.request.method, &self.path, None, rule);
+        let rule = OperationRule::of(&self.context.gateway.policy, &self.context.bare_name())?;
+        let ruling =
+            self.context.upstream.ruling(&self.context.request.method, &self.context.path, None, rule);
         // A further attempt costs money and changes nothing else.
         Ok(Terms { class: Class::Idempotent, on_failure: OnFailure::Retry, ..ruling.terms })
     }
 
     fn operation(&self, terms: Terms) -> Result<Operation, Error> {
-        let operation =
-            Operation::new(self.name()).input(self.input()).trace_parent(self.trace_parent()).terms(terms);
-        self.in_scope(operation, self.wishes.scope.as_deref())
+        let operation = Operation::new(self.context.bare_name())
+            .input(self.input())
+            .trace_parent(self.context.trace_parent())
+            .terms(terms);
+        self.in_scope(operation, self.context.options.scope.as_deref())
     }
 
     /// What identifies the content of the call.
     fn input(&self) -> Json {
-        self.request.input(self.key_in_query().as_ref())
+        self.context.request.input(self.key_in_query().as_ref())
     }
 
     /// The operation in the scope of its caller.
     fn in_scope(&self, operation: Operation, scope: Option<&str>) -> Result<Operation, Error> {
-        let mut headers = self.request.headers.clone();
-        let key = self.key_in_query().and_then(|place| self.request.key_at(&place));
+        let mut headers = self.context.request.headers.clone();
+        let key = self.key_in_query().and_then(|place| self.context.request.key_at(&place));
         if let Some(key) = key.and_then(|key| HeaderValue::from_bytes(key.as_bytes()).ok()) {
             headers.append(GEMINI_KEY, key);
         }
-        in_scope(operation, &self.tenant, &self.upstream, &headers, scope)
+        Ok(self.context.upstream.in_scope(operation, &self.context.tenant, &headers, scope)?)
     }
 
     /// The parameter in which Gemini accepts the caller's credential. It identifies the caller, not the content.
@@ -179,15 +154,15 @@ impl ModelCall {
             format: Format::Plain,
             if_present: true,
         };
-        self.upstream.models.as_ref().filter(|(api, _)| *api == ModelApi::Gemini).map(|_| place)
+        self.context.upstream.models.as_ref().filter(|(api, _)| *api == ModelApi::Gemini).map(|_| place)
     }
 
     /// The generation of the chosen operation, from its first byte, and whether this request began it.
     async fn follow(&self, chosen: &Chosen, tries: u32) -> (Follower, bool) {
-        let place: Place = (self.tenant.name.clone(), chosen.intent.id.clone());
-        self.reader.refers_to(place.clone());
+        let place = self.context.tenant.place(&chosen.intent.id);
+        self.context.reader.refers_to(place.clone());
         let (generation, follower, is_own) = {
-            let mut all = lock(&self.gateway().generations);
+            let mut all = lock(&self.context.gateway.generations);
             match all.get(&place) {
                 Some(running) => (Arc::clone(running), running.follow(), false),
                 None => {
@@ -210,25 +185,26 @@ impl ModelCall {
 
     /// Begins a generation, which continues without this request.
     fn generate(&self, place: Place, generation: &Arc<Generation>, chosen: &Chosen, tries: u32) {
-        let (mut intent, layer, meant) = (chosen.intent.clone(), chosen.layer, chosen.meant);
-        if meant == Meant::Own {
+        let (mut intent, layer, ownership) = (chosen.intent.clone(), chosen.layer, chosen.ownership);
+        if ownership == Ownership::Own {
             // If another gateway has begun it, this call does not wait for that one.
             intent.terms.wait_ms = 0;
         }
         let request = Arc::new(ModelRequest {
-            tenant: self.tenant.clone(),
-            upstream: Arc::clone(&self.upstream),
+            tenant: self.context.tenant.clone(),
+            upstream: Arc::clone(&self.context.upstream),
             settings: self.settings.clone(),
             dialect: self.dialect,
             redact: intent.terms.redact.clone(),
-            request: Arc::clone(&self.request),
+            request: Arc::clone(&self.context.request),
             layer,
             generation: Arc::clone(generation),
         });
-        fleet::watch(&self.app, &self.tenant);
-        let (app, tenant, asked) = (Arc::clone(&self.app), self.tenant.clone(), self.asked);
-        let reader = Arc::clone(&self.reader);
-        drop(self.app.work.spawn(async move {
+        let gateway = Arc::clone(&self.context.gateway);
+        fleet::watch(&gateway, &self.context.tenant);
+        let (tenant, asked) = (self.context.tenant.clone(), self.context.asked);
+        let reader = Arc::clone(&self.context.reader);
+        drop(self.context.gateway.tasks.spawn(async move {
             let mut is_first = true;
             let act = |attempt| {
                 let (request, is_first) = (Arc::clone(&request), std::mem::replace(&mut is_first, false));
@@ -240,14 +216,14 @@ impl ModelCall {
             let generation = &request.generation;
             let result = tokio::select! {
                 biased;
-                result = budget::within(&tenant, &app.gateway.readers, intent.clone(), tries, act) => result,
+                result = budget::within(&tenant, &gateway.readers, intent.clone(), tries, act) => result,
                 begun = Elsewhere::begun(&tenant, &place.1, generation) => {
                     elsewhere(&tenant.ledger, intent.clone(), begun, generation).await
                 }
             };
-            observe::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&app.metrics));
-            lock(&app.gateway.generations).remove(&place);
-            request.generation.settle(Arc::new(result), meant);
+            telemetry::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&gateway.metrics));
+            lock(&gateway.generations).remove(&place);
+            request.generation.settle(Arc::new(result), ownership);
         }));
     }
 
@@ -298,8 +274,7 @@ impl ModelCall {
         let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
         let Some(reply) = known.or_else(stored) else { return reply::unavailable(record) };
         let ran = if is_own { receipt.ran() } else { Ran::No };
-        let mut response = whole(&reply);
-        Receipted { record, ran }.sign(reply.status, response.headers_mut());
+        let mut response = reply.response(record, ran);
         put_usage(record, response.headers_mut());
         let response = self.delivery(record).attach(response);
         match position {
@@ -322,8 +297,7 @@ impl ModelCall {
         let is_spent = record.spent_attempts() >= record.detail.max_attempts;
         match reply {
             Some(reply) if !is_spent || is_final(reply.status) => {
-                let mut response = whole(&reply);
-                Receipted { record, ran: *ran }.sign(reply.status, response.headers_mut());
+                let response = reply.response(record, *ran);
                 let delivery = self.delivery(record);
                 let delivery = if is_final(reply.status) { delivery } else { delivery.of_failure() };
                 delivery.attach(response)
@@ -339,13 +313,12 @@ impl ModelCall {
 
     /// A client that has the whole answer of a model has waited for it, so a further call is wanted.
     fn delivery(&self, record: &Arc<Record>) -> Delivery {
-        Delivery::new(&self.tenant, &self.gateway().readers, record, self.asked, &self.receipts)
-            .without_grace()
+        self.context.delivery(record).without_grace()
     }
 
     fn delivery_at_end(&self, position: Option<Arc<Record>>) -> impl FnOnce(Settled) + Send + 'static {
-        let (tenant, readers) = (self.tenant.clone(), Arc::clone(&self.gateway().readers));
-        let (asked, receipts) = (self.asked, self.receipts.clone());
+        let (tenant, readers) = (self.context.tenant.clone(), Arc::clone(&self.context.gateway.readers));
+        let (asked, receipts) = (self.context.asked, self.context.receipts.clone());
         move |settled| {
             let Ok(receipt) = &*settled else { return };
             for record in position.iter().chain([receipt.record()]) {

@@ -4,35 +4,28 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::response::Response;
-use bytes::Bytes;
-use http_body_util::StreamBody;
-use hyper::body::Frame;
-use hyper::{HeaderMap, StatusCode};
+use hyper::StatusCode;
 use onceward::transition::later;
 use onceward::{
-    Attempt, Class, Error, Happened, HeldBy, Hold, Intent, Ledger, Operation, OperationId, PRINCIPAL,
-    Pointer, Preview, Ran, Receipt, Record, RepeatRule, State, Verification,
+    Attempt, Class, Error, Happened, HeldBy, Hold, Intent, InvalidInput, Ledger, Operation, OperationId,
+    Pointer, Preview, Ran, Receipt, Record, State, Verification,
 };
 
-use super::aliases::{self, Asker, NewKey, Resolved, Unresolved};
+use super::aliases::{self, NewKey, Resolved, Unresolved};
 use super::checks::Check;
 use super::content::{Kind, Request};
-use super::delivery::{Asked, Delivery, Receipts};
+use super::context::RequestContext;
 use super::exchange::{Exchange, LEFT};
-use super::names::{name, name_with};
+use super::names;
 use super::policy::OperationRule;
-use super::questions::Question;
-use super::readers::Reader;
-use super::replays::Sent;
-use super::reply::{self, Receipted, Reply};
+use super::probes::{self, ProbeContext};
+use super::reply::{self, Reply};
 use super::rules::{Part, Placement};
-use super::upstream::{Ruling, Upstream};
-use super::{Gateway, actions, graphql, pass, questions};
+use super::upstream::Ruling;
+use super::{actions, graphql, pass};
 use crate::headers::{self, KEY};
-use crate::observe::{self, CallSurface, Metrics};
-use crate::tenants::Tenant;
+use crate::telemetry::{self, CallSurface};
 use crate::time;
 
 /// The name of this surface in a record.
@@ -40,364 +33,269 @@ const SURFACE: &str = "gateway";
 /// The first pause before an upstream is asked again whether a request in doubt happened.
 const PROBE_PAUSE: Duration = Duration::from_millis(200);
 
-/// What a caller asks of the gateway in headers.
-#[derive(Debug, Clone, Default)]
-pub(crate) struct Wishes {
-    pub(crate) scope: Option<String>,
-    pub(crate) occurrence: Option<String>,
-    pub(crate) dry_run: bool,
+/// What the policy says about the operation: by its name, and by its name without the action.
+fn rule(context: &RequestContext) -> Result<OperationRule, InvalidInput> {
+    OperationRule::of_any(&context.gateway.policy, &[&name(context), &context.bare_name()])
 }
 
-impl Wishes {
-    pub(crate) fn of(headers: &HeaderMap) -> Self {
-        let text = |name: &str| headers::only(headers, name).map(str::to_owned);
-        let dry_run = text("once-dry-run").is_some_and(|value| value != "false" && value != "0");
-        Self { scope: text("once-scope"), occurrence: text("once-occurrence"), dry_run }
-    }
+fn name(context: &RequestContext) -> String {
+    let (method, action) = (context.request.method.as_str(), context.request.action());
+    names::name(&context.upstream.name, method, &context.path, action.as_deref())
 }
 
-/// A mutating request.
-pub(crate) struct Mutation {
-    pub(crate) gateway: Arc<Gateway>,
-    pub(crate) metrics: Metrics,
-    pub(crate) tenant: Tenant,
-    pub(crate) upstream: Arc<Upstream>,
-    /// The path at the gateway, which names the operation.
-    pub(crate) path: String,
-    pub(crate) request: Arc<Request>,
-    pub(crate) wishes: Wishes,
-    pub(crate) asked: Asked,
-    pub(crate) reader: Arc<Reader>,
-    pub(crate) receipts: Receipts,
-}
-
-impl Mutation {
-    fn name(&self) -> String {
-        let (method, action) = (self.request.method.as_str(), self.request.action());
-        name_with(&self.upstream.name, method, &self.path, action.as_deref())
-    }
-
-    /// What the policy says about the operation: by its name, and by its name without the action.
-    fn rule(&self) -> Result<OperationRule, onceward::InvalidInput> {
-        let bare = name(&self.upstream.name, self.request.method.as_str(), &self.path);
-        OperationRule::of_any(&self.gateway.policy, &[&self.name(), &bare])
-    }
-
-    fn sent(&self) -> Option<Sent<'_>> {
-        let Request { method, path, query, headers, payload, .. } = &*self.request;
-        let (tenant, upstream, query, body) =
-            (&self.tenant, &self.upstream, query.as_deref(), payload.bytes()?);
-        Some(Sent { tenant, upstream, method, path, query, headers, body })
-    }
-
-    /// The caller's trace, which is stored with the operation.
-    pub(crate) fn trace_parent(&self) -> Option<&str> {
-        headers::only(&self.request.headers, "traceparent")
-    }
-
-    /// Makes the call and answers it. Runs to its end even if the client is gone.
-    pub(crate) async fn run(self) -> Response {
-        let target = self.request.target();
-        let rule = match self.rule() {
-            Ok(rule) => rule,
-            Err(invalid) => return reply::problem(&invalid.into()),
-        };
-        let mut ruling = self.upstream.ruling(&self.request.method, &self.path, target.as_deref(), rule);
-        if actions::overrides(&self.request.method, &self.request.headers)
-            && matches!(ruling.terms.class, Class::Read | Class::Idempotent)
-        {
-            // The rules are about another method than the one that the upstream may execute.
-            (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
-        }
-        let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
-            && graphql::is_read(&self.request.body);
-        if ruling.terms.class == Class::Read || is_query {
-            return pass::spooled(&self.upstream, &self.request).await;
-        }
-        let place = usable_place(&mut ruling, &self.request);
-        let vendor_key = ruling.key.as_ref().and_then(|place| self.request.key_at(place));
-        let key = headers::key(&self.request.headers, &KEY).or(vendor_key.clone());
-        let is_signed = self.request.is_signed();
-        if is_signed && ruling.key.is_some() && vendor_key.is_none() {
-            // No key can be added to a request that is signed.
-            (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
-        }
-        if let Some(place) = ruling.key.as_ref().filter(|_| !is_signed)
-            && let Err(why) = self.request.with_key(place, "key")
-        {
-            // No retry can change this, so it is not an attempt.
-            let detail = format!("{why}; nothing was sent");
-            return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", Some(Happened::No), &detail);
-        }
-        let operation = match self.operation(&ruling, place.as_ref(), key.is_none()) {
-            Ok(operation) => operation,
-            Err(error) => return reply::problem(&error),
-        };
-        let operation = match (&vendor_key, is_signed) {
-            (Some(pinned), true) => operation.downstream_key(pinned.clone()),
-            (Some(_) | None, _) => operation,
-        };
-        let pinned = vendor_key.filter(|_| is_signed);
-        loop {
-            let upstream = self.upstream.name.as_str();
-            let asker =
-                Asker { gateway: &self.gateway, tenant: &self.tenant, upstream, reader: &self.reader };
-            let resolved = aliases::resolve(&asker, operation.clone(), key.clone(), ruling.terms.keys).await;
-            let resolved = match resolved {
-                Ok(resolved) => resolved,
-                Err(Unresolved::Error(error)) => return reply::problem(&error),
-                Err(Unresolved::KeyInUse) => {
-                    let detail = "this key is being used for a different request; nothing was sent";
-                    let status = StatusCode::UNPROCESSABLE_ENTITY;
-                    return reply::refusal(status, "KEY_REUSED", Some(Happened::Unknown), detail);
-                }
-            };
-            if let Some(response) = self.answered(ruling.clone(), resolved, pinned.as_deref()).await {
-                return response;
-            }
-        }
-    }
-
-    /// The answer. `None` if another gateway began the operation first, and the request may be meant beside it.
-    async fn answered(
-        &self,
-        ruling: Ruling,
-        mut resolved: Resolved,
-        pinned: Option<&str>,
-    ) -> Option<Response> {
-        let ledger = self.tenant.ledger.clone();
-        if self.wishes.dry_run {
-            return Some(match ledger.plan(&resolved.intent).await {
-                Ok(plan) => reply::preview(&Preview::of(&plan, &resolved.intent, ruling.effect)),
-                Err(error) => reply::problem(&error),
-            });
-        }
-        if let Some(pinned) = pinned
-            && is_pinned_to_another(&ledger, &resolved.intent, pinned).await
-        {
-            // The vendor knows the first request by another key, so it would execute this one.
-            resolved.intent.terms.class = Class::Once;
-        }
-        let (id, rule) = (resolved.intent.id.clone(), resolved.rule);
-        if self.reader.is_gone() && may_be_left(&ledger, &id).await {
-            let detail = format!("{LEFT}; nothing was recorded");
-            return Some(reply::refusal(StatusCode::BAD_REQUEST, "FAILED", Some(Happened::No), &detail));
-        }
-        self.reader.refers_to((self.tenant.name.clone(), id.clone()));
-        let exchange = Exchange::new(
-            &self.tenant,
-            &self.upstream,
-            ruling,
-            Arc::clone(&self.request),
-            pinned.is_some(),
-            &self.reader,
-        );
-        let exchange = Arc::new(exchange.of_class(resolved.intent.terms.class));
-        let begins = resolved.alias.as_ref().is_some_and(|alias| alias.turn.is_some());
-        if begins {
-            // If another gateway has begun it, this request does not wait for that one.
-            resolved.intent.terms.wait_ms = 0;
-        }
-        let known = resolved.known_key.map(|key| (key, resolved.intent.clone()));
-        let new_key = resolved.alias.as_ref().map(|alias| alias.record.clone());
-        let written = self.new_key_written(&exchange, resolved.alias, &id);
-        let (result, written) = both(call(&ledger, &exchange, resolved.intent), written, || {
-            if !begins || exchange.has_begun() { Rest::Awaited } else { Rest::Dropped }
-        })
-        .await;
-        let written = match (&result, new_key) {
-            // A held request keeps its key, although it does not begin yet.
-            (Err(Error::Held { .. }), Some(key)) => {
-                Some(aliases::write(&self.tenant, key, &id).await.map(drop))
-            }
-            _ => written,
-        };
-        let is_anothers = matches!(result, Ok(_) | Err(Error::InProgress { .. } | Error::Failed { .. }));
-        if begins && !exchange.has_begun() && is_anothers {
-            return None;
-        }
-        observe::ended(CallSurface::Gateway, &result, self.asked.elapsed(), Some(&self.metrics));
-        // A key that could not be recorded must not be answered: its retry could be a new operation.
-        let result = match (result, written) {
-            (Ok(_) | Err(Error::Held { .. }), Some(Err(error))) => return Some(reply::problem(&error)),
-            (result, _) => result,
-        };
-        let receipt = result.as_ref().ok().cloned();
-        let mut response = self.respond(&exchange, result).await;
-        reply::put(response.headers_mut(), "once-rule", in_a_word(rule));
-        if let (Some((key, intent)), Some(receipt), None) = (known, receipt, pinned)
-            && let Some(sent) = self.sent()
-        {
-            self.gateway.replays.remember(&sent, &key, intent, &receipt, &response);
-        }
-        Some(response)
-    }
-
-    /// Records a new key: at once if it is a key of a known operation, otherwise when the operation has begun.
-    async fn new_key_written(
-        &self,
-        exchange: &Exchange,
-        alias: Option<NewKey>,
-        of: &OperationId,
-    ) -> Result<(), Error> {
-        let Some(NewKey { record, used, turn }) = alias else { return Ok(()) };
-        if turn.is_some() {
-            exchange.begun().await;
-            used.set(of);
-        }
-        drop(turn);
-        aliases::write(&self.tenant, record, of).await.map(drop)
-    }
-
-    async fn respond(&self, exchange: &Arc<Exchange>, result: Result<Receipt, Error>) -> Response {
-        let (record, ran) = match &result {
-            Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
-            Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
-            Err(error @ Error::Cancelled { record, .. }) => {
-                let window_ms = exchange.ruling.terms.repeat_window_ms;
-                return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
-            }
-            Err(error) => {
-                if exchange.live().is_in_flight {
-                    return in_flight(error);
-                }
-                return reply::problem(error);
-            }
-        };
-        let (live, stream) = {
-            let mut live = exchange.live();
-            (live.reply.take().filter(|_| ran == Ran::Yes), live.stream.take().filter(|_| ran == Ran::Yes))
-        };
-        if let Some((head, begun, rest)) = stream {
-            let mut response = streamed(head.status, &head.headers, begun, rest);
-            Receipted { record: &record, ran }.sign(head.status, response.headers_mut());
-            return self.delivery(&record).attach(response);
-        }
-        let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
-        let Some(reply) = live.or_else(stored) else {
-            return match &result {
-                // This is not the result, so a retry is still the same request.
-                Ok(_) => reply::unavailable(&record),
-                Err(error) => self.delivery(&record).attach(reply::problem(error)),
-            };
-        };
-        let record = if result.is_ok() { self.verified(exchange, record, ran, &reply).await } else { record };
-        let mut response = whole(&reply);
-        Receipted { record: &record, ran }.sign(reply.status, response.headers_mut());
-        self.delivery(&record).attach(response)
-    }
-
-    fn delivery(&self, record: &Arc<Record>) -> Delivery {
-        Delivery::new(&self.tenant, &self.gateway.readers, record, self.asked, &self.receipts)
-    }
-
-    /// Notes that a success is not confirmed yet, and begins to check it.
-    async fn verified(
-        &self,
-        exchange: &Arc<Exchange>,
-        record: Arc<Record>,
-        ran: Ran,
-        reply: &Reply,
-    ) -> Arc<Record> {
-        let known = record.outcome.as_ref().and_then(|outcome| outcome.verified);
-        let check = exchange.ruling.verify.is_some() && reply.status.is_success();
-        let is_new = ran == Ran::Yes && known.is_none() && (check || exchange.live().is_accepted);
-        let ledger = self.tenant.ledger.patient();
-        let record = match is_new {
-            true => {
-                ledger.attempts().verified(&record.id, Verification::Pending, None).await.unwrap_or(record)
-            }
-            false => record,
-        };
-        if check && (is_new || known == Some(Verification::Pending)) {
-            let check = Check {
-                tenant: self.tenant.clone(),
-                upstream: Arc::clone(&exchange.upstream),
-                ruling: exchange.ruling.clone(),
-                headers: exchange.request.headers.clone(),
-                id: record.id.clone(),
-                reply: reply.clone(),
-                since_ms: ledger.clock_ms(),
-            };
-            check.in_background(&self.gateway);
-        }
-        record
-    }
-
-    fn operation(
-        &self,
-        ruling: &Ruling,
-        place: Option<&Placement>,
-        is_derived: bool,
-    ) -> Result<Operation, Error> {
-        let in_body = |field: &String| {
-            let name = match self.request.kind {
-                Kind::Form => format!("/{}", field.replace('~', "~0").replace('/', "~1")),
-                Kind::Json | Kind::Opaque => Pointer::parse(field)?.to_string(),
-            };
-            Ok::<_, Error>(format!("/body{name}"))
-        };
-        let volatile: Vec<String> = ruling.volatile.iter().map(in_body).collect::<Result<_, _>>()?;
-        let key_fields: Vec<String> = ruling.key_fields.iter().map(in_body).collect::<Result<_, _>>()?;
-        let mut operation = Operation::new(self.name())
-            .input(self.request.input(place))
-            .volatile(volatile)
-            .trace_parent(self.trace_parent())
-            .undo(ruling.undo.as_ref().map(onceward::RequestUndo::compensation))
-            .terms(ruling.terms.clone());
-        if is_derived {
-            operation = operation.key_fields(key_fields);
-        }
-        if ruling.terms.hold != Hold::No {
-            let shown = self.request.shown(&ruling.terms.redact);
-            operation = operation.held_for_its_caller(SURFACE, HeldBy::Policy, &shown);
-        }
-        if let Some(label) = &self.wishes.occurrence {
-            operation = operation.occurrence(label.clone());
-        }
-        let scope = self.wishes.scope.as_deref();
-        in_scope(operation, &self.tenant, &self.upstream, &self.request.headers, scope)
-    }
-}
-
-/// The operation in the scope that its caller chose, apart from other callers' operations.
-///
-/// # Errors
-/// If the scope could be one of another caller.
-pub(crate) fn in_scope(
-    operation: Operation,
-    tenant: &Tenant,
-    upstream: &Upstream,
-    headers: &HeaderMap,
-    scope: Option<&str>,
-) -> Result<Operation, Error> {
-    let principal = upstream.principal(tenant, headers);
-    let own = |scope: &str| match &principal {
-        Some(principal) => format!("{scope}{PRINCIPAL}{principal}"),
-        None => scope.to_owned(),
+/// Makes the call and answers it. Runs to its end even if the client is gone.
+pub(crate) async fn run(context: RequestContext) -> Response {
+    let target = context.request.target();
+    let rule = match rule(&context) {
+        Ok(rule) => rule,
+        Err(invalid) => return reply::problem(&invalid.into()),
     };
-    Ok(match scope {
-        Some(scope) if scope.contains(PRINCIPAL) => {
-            let why = format!("Once-Scope must not contain `{PRINCIPAL}`");
-            return Err(onceward::InvalidInput::new(why).into());
+    let mut ruling = context.upstream.ruling(&context.request.method, &context.path, target.as_deref(), rule);
+    if actions::overrides(&context.request.method, &context.request.headers)
+        && matches!(ruling.terms.class, Class::Read | Class::Idempotent)
+    {
+        // The rules are about another method than the one that the upstream may execute.
+        (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
+    }
+    let is_query = ruling.key.as_ref().is_some_and(|key| key.part == Part::Graphql)
+        && graphql::is_read(&context.request.body);
+    if ruling.terms.class == Class::Read || is_query {
+        return pass::spooled(&context.upstream, &context.request).await;
+    }
+    let place = usable_place(&mut ruling, &context.request);
+    let vendor_key = ruling.key.as_ref().and_then(|place| context.request.key_at(place));
+    let key = headers::key(&context.request.headers, &KEY).or(vendor_key.clone());
+    let is_signed = context.request.is_signed();
+    if is_signed && ruling.key.is_some() && vendor_key.is_none() {
+        // No key can be added to a request that is signed.
+        (ruling.key, ruling.terms.class) = (None, without_key(&ruling));
+    }
+    if let Some(place) = ruling.key.as_ref().filter(|_| !is_signed)
+        && let Err(why) = context.request.with_key(place, "key")
+    {
+        // No retry can change this, so it is not an attempt.
+        let detail = format!("{why}; nothing was sent");
+        return reply::refusal(StatusCode::BAD_REQUEST, "INVALID_INPUT", Some(Happened::No), &detail);
+    }
+    let operation = match operation(&context, &ruling, place.as_ref(), key.is_none()) {
+        Ok(operation) => operation,
+        Err(error) => return reply::problem(&error),
+    };
+    let operation = match (&vendor_key, is_signed) {
+        (Some(pinned), true) => operation.downstream_key(pinned.clone()),
+        (Some(_) | None, _) => operation,
+    };
+    let pinned = vendor_key.filter(|_| is_signed);
+    loop {
+        let resolved = aliases::resolve(&context, operation.clone(), key.clone(), ruling.terms.keys).await;
+        let resolved = match resolved {
+            Ok(resolved) => resolved,
+            Err(Unresolved::Error(error)) => return reply::problem(&error),
+            Err(Unresolved::KeyInUse) => {
+                let detail = "this key is being used for a different request; nothing was sent";
+                let status = StatusCode::UNPROCESSABLE_ENTITY;
+                return reply::refusal(status, "KEY_REUSED", Some(Happened::Unknown), detail);
+            }
+        };
+        if let Some(response) = answered(&context, ruling.clone(), resolved, pinned.as_deref()).await {
+            return response;
         }
-        Some(scope) if scope != onceward::DEFAULT_SCOPE => operation.scope(own(scope)),
-        Some(_) | None => match &principal {
-            Some(_) => operation.host_scope(own(onceward::DEFAULT_SCOPE)),
-            None => operation,
-        },
-    })
+    }
 }
 
-/// The rule that decided between retry and repeat.
-pub(crate) fn in_a_word(rule: RepeatRule) -> &'static str {
-    match rule {
-        RepeatRule::Given => "given",
-        RepeatRule::Strict => "strict",
-        RepeatRule::First => "first",
-        RepeatRule::Retry(_) => "retry",
-        RepeatRule::Repeat => "repeat",
+/// The answer. `None` if another gateway began the operation first, and the request may be meant beside it.
+async fn answered(
+    context: &RequestContext,
+    ruling: Ruling,
+    mut resolved: Resolved,
+    pinned: Option<&str>,
+) -> Option<Response> {
+    let ledger = context.tenant.ledger.clone();
+    if context.options.dry_run {
+        return Some(match ledger.plan(&resolved.intent).await {
+            Ok(plan) => reply::preview(&Preview::of(&plan, &resolved.intent, ruling.effect)),
+            Err(error) => reply::problem(&error),
+        });
     }
+    if let Some(pinned) = pinned
+        && is_pinned_to_another(&ledger, &resolved.intent, pinned).await
+    {
+        // The vendor knows the first request by another key, so it would execute this one.
+        resolved.intent.terms.class = Class::Once;
+    }
+    let (id, rule) = (resolved.intent.id.clone(), resolved.rule);
+    if context.reader.is_gone() && may_be_left(&ledger, &id).await {
+        let detail = format!("{LEFT}; nothing was recorded");
+        return Some(reply::refusal(StatusCode::BAD_REQUEST, "FAILED", Some(Happened::No), &detail));
+    }
+    context.reader.refers_to(context.tenant.place(&id));
+    let exchange = Exchange::new(
+        &context.tenant,
+        &context.upstream,
+        ruling,
+        Arc::clone(&context.request),
+        pinned.is_some(),
+        &context.reader,
+    );
+    let exchange = Arc::new(exchange.of_class(resolved.intent.terms.class));
+    let begins = resolved.alias.as_ref().is_some_and(|alias| alias.turn.is_some());
+    if begins {
+        // If another gateway has begun it, this request does not wait for that one.
+        resolved.intent.terms.wait_ms = 0;
+    }
+    let known = resolved.known_key.map(|key| (key, resolved.intent.clone()));
+    let new_key = resolved.alias.as_ref().map(|alias| alias.record.clone());
+    let written = new_key_written(context, &exchange, resolved.alias, &id);
+    let (result, written) = both(call(&ledger, &exchange, resolved.intent), written, || {
+        if !begins || exchange.has_begun() { Rest::Awaited } else { Rest::Dropped }
+    })
+    .await;
+    let written = match (&result, new_key) {
+        // A held request keeps its key, although it does not begin yet.
+        (Err(Error::Held { .. }), Some(key)) => {
+            Some(aliases::write(&context.tenant, key, &id).await.map(drop))
+        }
+        _ => written,
+    };
+    let is_anothers = matches!(result, Ok(_) | Err(Error::InProgress { .. } | Error::Failed { .. }));
+    if begins && !exchange.has_begun() && is_anothers {
+        return None;
+    }
+    telemetry::ended(CallSurface::Gateway, &result, context.asked.elapsed(), Some(&context.gateway.metrics));
+    // A key that could not be recorded must not be answered: its retry could be a new operation.
+    let result = match (result, written) {
+        (Ok(_) | Err(Error::Held { .. }), Some(Err(error))) => return Some(reply::problem(&error)),
+        (result, _) => result,
+    };
+    let receipt = result.as_ref().ok().cloned();
+    let mut response = respond(context, &exchange, result).await;
+    reply::put_rule(response.headers_mut(), rule);
+    if let (Some((key, intent)), Some(receipt), None) = (known, receipt, pinned)
+        && let Some(sent) = context.sent()
+    {
+        context.gateway.replays.remember(&sent, &key, intent, &receipt, &response);
+    }
+    Some(response)
+}
+
+/// Records a new key: at once if it is a key of a known operation, otherwise when the operation has begun.
+async fn new_key_written(
+    context: &RequestContext,
+    exchange: &Exchange,
+    alias: Option<NewKey>,
+    of: &OperationId,
+) -> Result<(), Error> {
+    let Some(NewKey { record, used, turn }) = alias else { return Ok(()) };
+    if turn.is_some() {
+        exchange.begun().await;
+        used.set(of);
+    }
+    drop(turn);
+    aliases::write(&context.tenant, record, of).await.map(drop)
+}
+
+async fn respond(
+    context: &RequestContext,
+    exchange: &Arc<Exchange>,
+    result: Result<Receipt, Error>,
+) -> Response {
+    let (record, ran) = match &result {
+        Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
+        Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
+        Err(error @ Error::Cancelled { record, .. }) => {
+            let window_ms = exchange.ruling.terms.repeat_window_ms;
+            return context.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
+        }
+        Err(error) => {
+            if exchange.live().is_in_flight {
+                return in_flight(error);
+            }
+            return reply::problem(error);
+        }
+    };
+    let (live, stream) = {
+        let mut live = exchange.live();
+        (live.reply.take().filter(|_| ran == Ran::Yes), live.stream.take().filter(|_| ran == Ran::Yes))
+    };
+    if let Some((head, begun, rest)) = stream {
+        return context.delivery(&record).attach(reply::streamed(&head, begun, rest, &record, ran));
+    }
+    let stored = || record.outcome.as_ref().and_then(|outcome| Reply::decode(outcome.body.as_deref()?));
+    let Some(reply) = live.or_else(stored) else {
+        return match &result {
+            // This is not the result, so a retry is still the same request.
+            Ok(_) => reply::unavailable(&record),
+            Err(error) => context.delivery(&record).attach(reply::problem(error)),
+        };
+    };
+    let record = if result.is_ok() { verified(context, exchange, record, ran, &reply).await } else { record };
+    context.delivery(&record).attach(reply.response(&record, ran))
+}
+
+/// Notes that a success is not confirmed yet, and begins to check it.
+async fn verified(
+    context: &RequestContext,
+    exchange: &Arc<Exchange>,
+    record: Arc<Record>,
+    ran: Ran,
+    reply: &Reply,
+) -> Arc<Record> {
+    let known = record.outcome.as_ref().and_then(|outcome| outcome.verified);
+    let check = exchange.ruling.verify.is_some() && reply.status.is_success();
+    let is_new = ran == Ran::Yes && known.is_none() && (check || exchange.live().is_accepted);
+    let ledger = context.tenant.ledger.patient();
+    let record = match is_new {
+        true => ledger.attempts().verified(&record.id, Verification::Pending, None).await.unwrap_or(record),
+        false => record,
+    };
+    if check && (is_new || known == Some(Verification::Pending)) {
+        let check = Check {
+            tenant: context.tenant.clone(),
+            upstream: Arc::clone(&exchange.upstream),
+            ruling: exchange.ruling.clone(),
+            headers: exchange.request.headers.clone(),
+            id: record.id.clone(),
+            reply: reply.clone(),
+            since_ms: ledger.clock_ms(),
+        };
+        check.in_background(&context.gateway);
+    }
+    record
+}
+
+fn operation(
+    context: &RequestContext,
+    ruling: &Ruling,
+    place: Option<&Placement>,
+    is_derived: bool,
+) -> Result<Operation, Error> {
+    let in_body = |field: &String| {
+        let name = match context.request.kind {
+            Kind::Form => format!("/{}", field.replace('~', "~0").replace('/', "~1")),
+            Kind::Json | Kind::Opaque => Pointer::parse(field)?.to_string(),
+        };
+        Ok::<_, Error>(format!("/body{name}"))
+    };
+    let volatile: Vec<String> = ruling.volatile.iter().map(in_body).collect::<Result<_, _>>()?;
+    let key_fields: Vec<String> = ruling.key_fields.iter().map(in_body).collect::<Result<_, _>>()?;
+    let mut operation = Operation::new(name(context))
+        .input(context.request.input(place))
+        .volatile(volatile)
+        .trace_parent(context.trace_parent())
+        .undo(ruling.undo.as_ref().map(onceward::RequestUndo::compensation))
+        .terms(ruling.terms.clone());
+    if is_derived {
+        operation = operation.key_fields(key_fields);
+    }
+    if ruling.terms.hold != Hold::No {
+        let shown = context.request.shown(&ruling.terms.redact);
+        operation = operation.held_for_its_caller(SURFACE, HeldBy::Policy, &shown);
+    }
+    if let Some(label) = &context.options.occurrence {
+        operation = operation.occurrence(label.clone());
+    }
+    let (headers, scope) = (&context.request.headers, context.options.scope.as_deref());
+    Ok(context.upstream.in_scope(operation, &context.tenant, headers, scope)?)
 }
 
 /// Whether the rest of the work is needed after the call ended.
@@ -439,7 +337,7 @@ pub(crate) async fn call(
                 async move {
                     let Exchange { upstream, ruling, request, .. } = &*exchange;
                     let (record, ledger) = (&*record, &ledger);
-                    questions::probe(Question { upstream, ruling, request, record, ledger }).await
+                    probes::probe(ProbeContext { upstream, ruling, request, record, ledger }).await
                 }
             });
         }
@@ -493,41 +391,6 @@ async fn is_pinned_to_another(ledger: &Ledger, intent: &Intent, pinned: &str) ->
         Ok((record, _)) => record.detail.downstream.as_ref().is_some_and(|first| first.key != pinned),
         Err(_) => false,
     }
-}
-
-/// A complete answer as a response.
-pub(crate) fn whole(reply: &Reply) -> Response {
-    let body = match &reply.trailers {
-        None => Body::from(reply.body.clone()),
-        Some(trailers) => {
-            let frames = [Frame::data(reply.body.clone()), Frame::trailers(trailers.clone())];
-            let frames = frames.map(Ok::<_, std::convert::Infallible>);
-            Body::new(StreamBody::new(futures_util::stream::iter(frames)))
-        }
-    };
-    let mut response = Response::new(body);
-    *response.status_mut() = reply.status;
-    *response.headers_mut() = reply::vendors_own(&reply.headers);
-    match &reply.trailers {
-        None => drop(response.headers_mut().insert(hyper::header::CONTENT_LENGTH, reply.body.len().into())),
-        Some(trailers) => {
-            let names = trailers.keys().map(|name| (hyper::header::TRAILER, name.clone().into()));
-            response.headers_mut().extend(names);
-        }
-    }
-    response
-}
-
-/// An answer that is too large to store: its beginning, and the rest as fast as the client takes it.
-fn streamed(status: StatusCode, headers: &HeaderMap, begun: Bytes, rest: hyper::body::Incoming) -> Response {
-    use futures_util::StreamExt;
-    use http_body_util::BodyStream;
-
-    let begun = futures_util::stream::iter([Ok(Frame::data(begun))]);
-    let mut response = Response::new(Body::new(StreamBody::new(begun.chain(BodyStream::new(rest)))));
-    *response.status_mut() = status;
-    *response.headers_mut() = reply::vendors_own(headers);
-    response
 }
 
 /// The vendor still executes an earlier request: the same request may come again later.

@@ -8,13 +8,8 @@ use super::policy::OperationRule;
 /// What tokens begin with, although ids begin in the same way.
 const SECRET_PREFIXES: [&str; 9] = ["sk", "rk", "pk", "whsec", "ghp", "gho", "ghs", "xoxb", "xoxp"];
 
-/// The name of the operation.
-pub(crate) fn name(upstream: &str, method: &str, path: &str) -> String {
-    name_with(upstream, method, path, None)
-}
-
-/// The name of an operation whose action is in a header. A name that is too long ends with its hash.
-pub(crate) fn name_with(upstream: &str, method: &str, path: &str, action: Option<&str>) -> String {
+/// The name of an operation, with its action if a header names that. A name that is too long ends with its hash.
+pub(crate) fn name(upstream: &str, method: &str, path: &str, action: Option<&str>) -> String {
     let segments: Vec<&str> = path.split('/').map(shown_segment).collect();
     let action = action.map(|action| format!(" {action}")).unwrap_or_default();
     let name = format!("{upstream} {method} {}{action}", segments.join("/"));
@@ -76,7 +71,7 @@ fn is_secret(segment: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::{Named, name, name_with};
+    use super::{Named, name};
 
     #[test]
     fn credentials_in_a_path_are_not_part_of_the_name() {
@@ -93,9 +88,9 @@ mod tests {
             ("/api/webhooks/123/aB3-dE_fGhIjKlMnOpQrStUvWxYz0123456789", "/api/webhooks/123/…"),
             ("/t/sk_live_0123456789abcdef", "/t/…"),
         ] {
-            assert_eq!(name("up", "POST", path), format!("up POST {shown}"));
+            assert_eq!(name("up", "POST", path, None), format!("up POST {shown}"));
         }
-        let named = name_with("up", "POST", "/", Some("urn:Do it"));
+        let named = name("up", "POST", "/", Some("urn:Do it"));
         let parsed = Named::parse(&named).unwrap();
         assert_eq!((parsed.upstream, parsed.path, parsed.action), ("up", "/", Some("urn:Do it")));
     }

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::{Read, Seek, SeekFrom, Write};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use bytes::{Bytes, BytesMut};
 use http_body_util::{BodyExt, StreamBody};
@@ -13,6 +13,7 @@ use sha2::{Digest, Sha256};
 use tokio::sync::mpsc;
 
 use crate::client::{self, Broken};
+use crate::locks::lock;
 
 /// Larger bodies are written to a temporary file, and their content is not parsed.
 const MAX_MEMORY: usize = 1024 * 1024;
@@ -149,7 +150,7 @@ fn from_file(file: Arc<Mutex<File>>, bytes: u64, trailers: Option<HeaderMap>) ->
         while at < bytes {
             let mut piece = vec![0; PIECE];
             let read = {
-                let mut file = file.lock().unwrap_or_else(PoisonError::into_inner);
+                let mut file = lock(&file);
                 file.seek(SeekFrom::Start(at)).and_then(|_| file.read(&mut piece))
             };
             let frame = match read {

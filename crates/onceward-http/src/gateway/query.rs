@@ -4,6 +4,8 @@ use onceward::{InvalidInput, Json, Pointer};
 use serde_json::Value;
 use serde_json_path::JsonPath;
 
+use crate::template::fill;
+
 /// A comparison such as `$.status == 'succeeded'`, or a query that must find something.
 #[derive(Debug)]
 pub(crate) struct Condition(JsonPath);
@@ -32,23 +34,6 @@ pub(crate) fn check(query: &str) -> Result<(), InvalidInput> {
     path(&filled).map(drop)
 }
 
-/// Replaces `{words}` in a template by what `word` says about them.
-///
-/// # Errors
-/// A word that has no value.
-pub(crate) fn fill(template: &str, word: impl Fn(&str) -> Option<String>) -> Result<String, String> {
-    let mut text = String::with_capacity(template.len());
-    let mut rest = template;
-    while let Some((before, after)) = rest.split_once('{') {
-        let Some((name, tail)) = after.split_once('}') else { break };
-        text.push_str(before);
-        text.push_str(&word(name).ok_or_else(|| format!("there is no value for {{{name}}}"))?);
-        rest = tail;
-    }
-    text.push_str(rest);
-    Ok(text)
-}
-
 /// A value as a literal of a query.
 pub(crate) fn literal(value: &Json) -> String {
     let Json::String(text) = value else { return value.canonical() };
@@ -65,28 +50,6 @@ pub(crate) fn literal(value: &Json) -> String {
     }
     quoted.push('\'');
     quoted
-}
-
-/// A value as a part of a path or query string. `None` if it is no single value, or if a path with it could be another
-/// one: the path of all resources, or of what contains them.
-pub(crate) fn encoded(value: &Json) -> Option<String> {
-    let text = match value {
-        Json::String(text) => text.clone(),
-        Json::Bool(_) | Json::Number(_) => value.canonical(),
-        Json::Null | Json::Array(_) | Json::Object(_) => return None,
-    };
-    if text.chars().all(|char| char == '.') {
-        return None;
-    }
-    let mut out = String::with_capacity(text.len());
-    for byte in text.bytes() {
-        if byte.is_ascii_alphanumeric() || b"-._~".contains(&byte) {
-            out.push(char::from(byte));
-        } else {
-            out.push_str(&format!("%{byte:02X}"));
-        }
-    }
-    Some(out)
 }
 
 /// An answer as JSON text that fields are taken from; empty if it is none. An answer in which a name occurs twice has
@@ -143,6 +106,7 @@ mod tests {
     use serde_json::json;
 
     use super::*;
+    use crate::template::encoded;
 
     #[test]
     fn conditions_are_comparisons_or_queries() {

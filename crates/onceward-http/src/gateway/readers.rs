@@ -9,12 +9,13 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use axum::body::Body;
-use onceward::{Clock, OperationId, Record};
+use onceward::{Clock, Record};
 use quick_cache::sync::Cache;
 
-use super::lock;
 use crate::held::Held;
+use crate::locks::lock;
 use crate::socket::Peer;
+use crate::tenant::Place;
 use crate::time;
 
 /// The most operations that are remembered after their clients left.
@@ -22,9 +23,6 @@ const MEMORY: usize = 10_000;
 
 /// How long it may take to notice that a client left after its answer was written.
 const UNCONFIRMED: Duration = Duration::from_millis(500);
-
-/// An operation of a tenant: two tenants with the same key have operations with the same id.
-pub(crate) type Place = (Option<Arc<str>>, OperationId);
 
 /// The clients of all calls of this process.
 pub(crate) struct Readers {
@@ -64,7 +62,7 @@ impl Call {
 
 /// What this process knows about the clients of an operation.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Seen {
+pub(crate) enum Presence {
     /// A client waits for the answer, or reads it.
     Waiting,
     /// The operation was executed here, and no client is left.
@@ -82,13 +80,13 @@ impl Default for Readers {
 }
 
 impl Readers {
-    pub(crate) fn of(&self, place: &Place) -> Seen {
+    pub(crate) fn of(&self, place: &Place) -> Presence {
         match lock(&self.calls).get(place) {
             // The task of its connection may not have noticed yet that a client left.
-            Some(call) if call.clients.iter().any(|(_, peer)| !peer.is_gone()) => Seen::Waiting,
-            Some(call) if call.is_ours => Seen::Left,
-            Some(_) | None if self.left.get(place).is_some() => Seen::Left,
-            Some(_) | None => Seen::Unknown,
+            Some(call) if call.clients.iter().any(|(_, peer)| !peer.is_gone()) => Presence::Waiting,
+            Some(call) if call.is_ours => Presence::Left,
+            Some(_) | None if self.left.get(place).is_some() => Presence::Left,
+            Some(_) | None => Presence::Unknown,
         }
     }
 
@@ -241,6 +239,8 @@ impl Drop for Client {
 
 #[cfg(test)]
 mod tests {
+    use onceward::OperationId;
+
     use super::*;
 
     fn place(key: &str) -> Place {
@@ -252,16 +252,16 @@ mod tests {
         let readers = Arc::new(Readers::default());
         let (first, client) = Reader::new(&readers, &Peer::default());
         first.refers_to(place("a"));
-        assert_eq!(readers.of(&place("a")), Seen::Waiting);
+        assert_eq!(readers.of(&place("a")), Presence::Waiting);
         first.executes();
         let (second, other) = Reader::new(&readers, &Peer::default());
         second.refers_to(place("a"));
         drop(client);
-        assert_eq!((first.is_gone(), readers.of(&place("a"))), (true, Seen::Waiting));
+        assert_eq!((first.is_gone(), readers.of(&place("a"))), (true, Presence::Waiting));
         drop(other);
-        assert_eq!(readers.of(&place("a")), Seen::Left, "it is still being executed");
+        assert_eq!(readers.of(&place("a")), Presence::Left, "it is still being executed");
         drop((first, second));
-        assert_eq!(readers.of(&place("a")), Seen::Left, "and after that");
+        assert_eq!(readers.of(&place("a")), Presence::Left, "and after that");
         assert!(lock(&readers.calls).is_empty());
     }
 
@@ -271,12 +271,15 @@ mod tests {
         let (reader, client) = Reader::new(&readers, &Peer::default());
         reader.refers_to(place("a"));
         reader.refers_to(place("b"));
-        assert_eq!((readers.of(&place("a")), readers.of(&place("b"))), (Seen::Unknown, Seen::Waiting));
+        assert_eq!(
+            (readers.of(&place("a")), readers.of(&place("b"))),
+            (Presence::Unknown, Presence::Waiting)
+        );
         drop((client, reader));
-        assert_eq!(readers.of(&place("b")), Seen::Unknown);
+        assert_eq!(readers.of(&place("b")), Presence::Unknown);
         let (late, gone) = Reader::new(&readers, &Peer::default());
         drop(gone);
         late.refers_to(place("c"));
-        assert_eq!(readers.of(&place("c")), Seen::Unknown, "its client left before that");
+        assert_eq!(readers.of(&place("c")), Presence::Unknown, "its client left before that");
     }
 }

@@ -14,7 +14,7 @@ use sha2::{Digest, Sha256};
 
 use super::reply::Reply;
 use super::upstream::Upstream;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The memory of all answers, in bytes.
 const MEMORY: u64 = 16 * 1024 * 1024;

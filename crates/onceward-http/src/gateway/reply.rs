@@ -1,15 +1,21 @@
 //! Answers to clients: an upstream's answer with a receipt, a stored answer, and problem documents.
 
 use std::cell::RefCell;
+use std::convert::Infallible;
 use std::io::Write;
 use std::sync::Arc;
 
+use axum::body::Body;
 use axum::response::Response;
 use bytes::Bytes;
 use data_encoding::BASE64;
+use futures_util::{StreamExt, stream};
+use http_body_util::{BodyStream, StreamBody};
+use hyper::body::{Frame, Incoming};
 use hyper::header::{self, HeaderName, HeaderValue};
+use hyper::http::response::Parts;
 use hyper::{HeaderMap, StatusCode};
-use onceward::{Answer, Code, Effect, Error, Happened, Preview, Ran, Record, Redaction, Surface};
+use onceward::{Answer, Code, Effect, Error, Happened, Preview, Ran, Record, Redaction, RepeatRule, Surface};
 use onceward::{ErrorView, OperationView, Problem, UndoReport};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
@@ -57,6 +63,26 @@ struct Head {
 }
 
 impl Reply {
+    /// The answer as a response, with the receipt of this operation.
+    pub(crate) fn response(&self, record: &Record, ran: Ran) -> Response {
+        let body = match &self.trailers {
+            None => Body::from(self.body.clone()),
+            Some(trailers) => {
+                let frames = [Frame::data(self.body.clone()), Frame::trailers(trailers.clone())];
+                Body::new(StreamBody::new(stream::iter(frames.map(Ok::<_, Infallible>))))
+            }
+        };
+        let mut response = receipted(self.status, &self.headers, body, record, ran);
+        let headers = response.headers_mut();
+        match &self.trailers {
+            None => drop(headers.insert(header::CONTENT_LENGTH, self.body.len().into())),
+            Some(trailers) => {
+                headers.extend(trailers.keys().map(|name| (header::TRAILER, name.clone().into())));
+            }
+        }
+        response
+    }
+
     /// The answer as it is stored: without headers of the connection, cookies and challenges.
     pub(crate) fn encode(&self) -> Arc<[u8]> {
         [&self.encode_head()[..], &self.body].concat().into()
@@ -209,33 +235,52 @@ fn is_secret(name: &str) -> bool {
     ["authorization", "-token", "secret", "api-key", "apikey"].iter().any(|word| name.contains(word))
 }
 
-/// What is said about an operation beside its answer.
-pub(crate) struct Receipted<'a> {
-    pub(crate) record: &'a Record,
-    pub(crate) ran: Ran,
+/// An answer that is too large to store: its beginning, and the rest as fast as the client takes it.
+pub(crate) fn streamed(head: &Parts, begun: Bytes, rest: Incoming, record: &Record, ran: Ran) -> Response {
+    let begun = stream::iter([Ok(Frame::data(begun))]);
+    let body = Body::new(StreamBody::new(begun.chain(BodyStream::new(rest))));
+    receipted(head.status, &head.headers, body, record, ran)
 }
 
-impl Receipted<'_> {
-    /// Adds the receipt's headers.
-    pub(crate) fn sign(&self, status: StatusCode, headers: &mut HeaderMap) {
-        let outcome = self.record.outcome.as_ref();
-        let original = outcome.and_then(|outcome| outcome.effect);
-        let effect = if self.ran == Ran::Yes { original.unwrap_or(Effect::Noop) } else { Effect::Noop };
-        // The vendor's final refusal is done with, but it changed nothing.
-        let happened = match (self.record.happened(), original) {
-            (Happened::Yes, Some(Effect::Noop)) if status.is_client_error() => Happened::No,
-            (happened, _) => happened,
-        };
-        put(headers, "once-operation", self.record.id.as_str());
-        put(headers, "once-effect", effect.as_str());
-        put(headers, "once-happened", happened.as_str());
-        if let Some(verified) = outcome.and_then(|outcome| outcome.verified) {
-            put(headers, "once-verified", verified.as_str());
-        }
-        if self.ran == Ran::No {
-            put(headers, "idempotent-replayed", "true");
-        }
+fn receipted(status: StatusCode, headers: &HeaderMap, body: Body, record: &Record, ran: Ran) -> Response {
+    let mut response = Response::new(body);
+    *response.status_mut() = status;
+    *response.headers_mut() = vendors_own(headers);
+    sign(response.headers_mut(), status, record, ran);
+    response
+}
+
+/// Adds the receipt's headers.
+fn sign(headers: &mut HeaderMap, status: StatusCode, record: &Record, ran: Ran) {
+    let outcome = record.outcome.as_ref();
+    let original = outcome.and_then(|outcome| outcome.effect);
+    let effect = if ran == Ran::Yes { original.unwrap_or(Effect::Noop) } else { Effect::Noop };
+    // The vendor's final refusal is done with, but it changed nothing.
+    let happened = match (record.happened(), original) {
+        (Happened::Yes, Some(Effect::Noop)) if status.is_client_error() => Happened::No,
+        (happened, _) => happened,
+    };
+    put(headers, "once-operation", record.id.as_str());
+    put(headers, "once-effect", effect.as_str());
+    put(headers, "once-happened", happened.as_str());
+    if let Some(verified) = outcome.and_then(|outcome| outcome.verified) {
+        put(headers, "once-verified", verified.as_str());
     }
+    if ran == Ran::No {
+        put(headers, "idempotent-replayed", "true");
+    }
+}
+
+/// Adds the rule that decided between retry and repeat.
+pub(crate) fn put_rule(headers: &mut HeaderMap, rule: RepeatRule) {
+    let rule = match rule {
+        RepeatRule::Given => "given",
+        RepeatRule::Strict => "strict",
+        RepeatRule::First => "first",
+        RepeatRule::Retry(_) => "retry",
+        RepeatRule::Repeat => "repeat",
+    };
+    put(headers, "once-rule", rule);
 }
 
 pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
@@ -245,7 +290,7 @@ pub(crate) fn put(headers: &mut HeaderMap, name: &'static str, value: &str) {
 }
 
 /// The headers of an upstream's answer, without those that only this gateway may set.
-pub(crate) fn vendors_own(headers: &HeaderMap) -> HeaderMap {
+fn vendors_own(headers: &HeaderMap) -> HeaderMap {
     let mut kept = passed_on(headers);
     let is_ours = |name: &HeaderName| name.as_str().starts_with("once-") || name == "idempotent-replayed";
     let ours: Vec<HeaderName> = kept.keys().filter(|name| is_ours(name)).cloned().collect();
@@ -326,7 +371,7 @@ pub(crate) fn unavailable(record: &Record) -> Response {
     let status = StatusCode::GONE;
     let mut response = problem_document(status, &answer);
     // The status is ours and not the vendor's, which would say that a refused request changed nothing.
-    Receipted { record, ran: Ran::No }.sign(StatusCode::OK, response.headers_mut());
+    sign(response.headers_mut(), StatusCode::OK, record, Ran::No);
     response.headers_mut().remove("idempotent-replayed");
     stop_retries(&mut response);
     response

@@ -299,10 +299,15 @@ const RESERVED: [&str; 19] = [
 const SHORTEST: usize = 16;
 
 impl Placement {
+    /// The name, and the other names of the field.
+    pub(crate) fn all_names(&self) -> impl Iterator<Item = &String> {
+        std::iter::once(&self.name).chain(&self.names)
+    }
+
     /// Checks that a key can be sent there.
     fn check(&self) -> Result<(), InvalidInput> {
         let mut problems = Vec::new();
-        for name in std::iter::once(&self.name).chain(&self.names) {
+        for name in self.all_names() {
             if name.is_empty() {
                 problems.push("key: it has no name".to_owned());
             } else if self.part == Part::Header {

@@ -29,8 +29,8 @@ use super::reply::{self, Reply};
 use super::upstream::{Ruling, Upstream};
 use super::{Gateway, without_dots};
 use crate::headers::{KEY, only};
-use crate::observe::{self, CallSurface, Metrics};
-use crate::tenants::Tenant;
+use crate::telemetry::{self, CallSurface};
+use crate::tenant::Tenant;
 
 /// The header with the operation that is taken back.
 pub(crate) const UNDO: &str = "once-undo";
@@ -38,7 +38,6 @@ pub(crate) const UNDO: &str = "once-undo";
 /// A request to take an operation back.
 pub(crate) struct Undo {
     pub(crate) gateway: Arc<Gateway>,
-    pub(crate) metrics: Metrics,
     pub(crate) tenant: Tenant,
     pub(crate) upstream: Arc<Upstream>,
     /// The caller's headers, with its credentials.
@@ -213,7 +212,7 @@ impl Undo {
         exchange.on_final = OnFinal::Fail;
         let exchange = Arc::new(exchange);
         let result = mutate::call(ledger, &exchange, undoing.intent.clone()).await;
-        observe::ended(CallSurface::Gateway, &result, begun.elapsed(), Some(&self.metrics));
+        telemetry::ended(CallSurface::Gateway, &result, begun.elapsed(), Some(&self.gateway.metrics));
         if let Err(error @ Error::Unavailable(_)) = result {
             return Err(error);
         }

@@ -6,8 +6,7 @@ use std::time::Duration;
 
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, Method};
-use onceward::span_ms;
-use onceward::{Class, Effect, InvalidInput, KeyPolicy, RequestUndo, Terms};
+use onceward::{Class, Effect, InvalidInput, KeyPolicy, Operation, PRINCIPAL, RequestUndo, Terms, span_ms};
 
 use super::config::UpstreamConfig;
 use super::models::dialect::ModelApi;
@@ -17,7 +16,7 @@ use super::presets;
 use super::rules::{Placement, Probe, Replay, Rule, Sign, Verify};
 use crate::client::{Reach, Remote};
 use crate::principal::{Caller, Principals};
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// How long an upstream has for its answer.
 const TIMEOUT_MS: u64 = 60_000;
@@ -174,6 +173,34 @@ impl Upstream {
         });
         let caller = if tenant.name.is_some() { Caller::Known } else { Caller::Unknown };
         principals.of_caller(caller, headers, &[])
+    }
+
+    /// The operation in the scope that its caller chose, apart from other callers' operations.
+    ///
+    /// # Errors
+    /// If the scope could be one of another caller.
+    pub(crate) fn in_scope(
+        &self,
+        operation: Operation,
+        tenant: &Tenant,
+        headers: &HeaderMap,
+        scope: Option<&str>,
+    ) -> Result<Operation, InvalidInput> {
+        let principal = self.principal(tenant, headers);
+        let own = |scope: &str| match &principal {
+            Some(principal) => format!("{scope}{PRINCIPAL}{principal}"),
+            None => scope.to_owned(),
+        };
+        Ok(match scope {
+            Some(scope) if scope.contains(PRINCIPAL) => {
+                return Err(InvalidInput::new(format!("Once-Scope must not contain `{PRINCIPAL}`")));
+            }
+            Some(scope) if scope != onceward::DEFAULT_SCOPE => operation.scope(own(scope)),
+            Some(_) | None => match &principal {
+                Some(_) => operation.host_scope(own(onceward::DEFAULT_SCOPE)),
+                None => operation,
+            },
+        })
     }
 
     /// What applies to a request.

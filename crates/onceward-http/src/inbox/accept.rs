@@ -22,7 +22,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use axum::body::Body;
-use axum::extract::{Path, Request, State as AppState};
+use axum::extract::{Path, Request, State};
 use axum::http::request::Parts;
 use axum::http::{HeaderMap, HeaderValue, StatusCode, Uri, header};
 use axum::response::{IntoResponse, Response};
@@ -33,11 +33,10 @@ use super::config::MAX_BODY;
 use super::hook::Hook;
 use super::record::{self, EventData};
 use super::rejected::Refused;
-use super::{Event, Judgement, Reason, Received, Rejection, Reply};
-use crate::App;
+use super::{Event, Inbox, Judgement, Reason, Received, Rejection, Reply};
 use crate::intake;
-use crate::observe::Arrived;
 use crate::problem;
+use crate::telemetry::Arrived;
 use crate::time;
 
 /// After this time the answer is 503: the tightest vendor waits three seconds.
@@ -58,32 +57,32 @@ enum Taken {
 
 /// `POST /hooks/SOURCE`.
 pub(super) async fn hook(
-    AppState(app): AppState<Arc<App>>,
+    State(inbox): State<Arc<Inbox>>,
     Path(source): Path<String>,
     request: Request,
 ) -> Response {
     let begun = Instant::now();
-    let Some(hook) = app.inbox.hook(&source) else {
+    let Some(hook) = inbox.hook(&source) else {
         let message = "there is no source with this name; nothing was recorded";
         return problem::refusal(StatusCode::NOT_FOUND, "NOT_FOUND", message);
     };
     let (hook, counted) = (Arc::clone(hook), source);
     let (head, body) = request.into_parts();
-    let most = hook.max_body.unwrap_or(MAX_BODY).min(app.limits().body_bytes).min(MAX_BODY);
-    let body = match app.intake.whole_up_to(body, most).await {
+    let most = hook.max_body.unwrap_or(MAX_BODY).min(inbox.intake.most()).min(MAX_BODY);
+    let body = match inbox.intake.whole_up_to(body, most).await {
         Ok(body) => body,
         Err(refused) => {
-            app.metrics.arrived(&counted, Arrived::Rejected("body"), begun.elapsed());
+            inbox.metrics.arrived(&counted, Arrived::Rejected("body"), begun.elapsed());
             let response = problem::of_body(&refused, most);
-            note_unread(&app, &hook, response.status(), &refused, most);
+            note_unread(&inbox, &hook, response.status(), &refused, most);
             return response;
         }
     };
     let ledger = hook.ledger().clone();
     // Recording continues if the sender disconnects, so that its redelivery is a duplicate.
     let task = {
-        let app = Arc::clone(&app);
-        app.work.clone().spawn(async move { answer(&app, &hook, &head, &body).await })
+        let own = Arc::clone(&inbox);
+        inbox.tasks.spawn(async move { answer(&own, &hook, &head, &body).await })
     };
     let answered = time::within(ledger.clock(), DEADLINE, task).await;
     let (response, arrived) = match answered {
@@ -91,30 +90,30 @@ pub(super) async fn hook(
         Some(Err(_)) => (try_again("the server is ending"), Arrived::Unavailable),
         None => (try_again("the event could not be recorded in time"), Arrived::Unavailable),
     };
-    app.metrics.arrived(&counted, arrived, begun.elapsed());
+    inbox.metrics.arrived(&counted, arrived, begun.elapsed());
     response
 }
 
-async fn answer(app: &Arc<App>, hook: &Arc<Hook>, head: &Parts, body: &Bytes) -> (Response, Arrived) {
+async fn answer(inbox: &Inbox, hook: &Arc<Hook>, head: &Parts, body: &Bytes) -> (Response, Arrived) {
     let url = full_url(&head.uri, &head.headers);
     let received = Received { method: &head.method, url: &url, headers: &head.headers, body };
     let now_ms = hook.ledger().clock_ms();
-    match hook.source.judge(&received, now_ms, app.inbox.fetcher()).await {
-        Judgement::Events(events) => accept(app, hook, events).await,
+    match hook.source.judge(&received, now_ms, inbox.fetcher()).await {
+        Judgement::Events(events) => accept(inbox, hook, events).await,
         Judgement::Challenge(reply) => (response(reply), Arrived::Handshake),
-        Judgement::Confirm(confirmation) => match app.inbox.certificates.confirm(&confirmation).await {
+        Judgement::Confirm(confirmation) => match inbox.certificates.confirm(&confirmation).await {
             Ok(()) => (response(hook.source.accepted()), Arrived::Handshake),
             Err(error) => (try_again(&format!("the subscription: {error}")), Arrived::Unavailable),
         },
         Judgement::Rejected(rejection) => {
             let arrived = Arrived::Rejected(rejection.reason.as_str());
-            (rejected(app, hook, &rejection, body.len()), arrived)
+            (rejected(inbox, hook, &rejection, body.len()), arrived)
         }
     }
 }
 
 /// Records events that arrived together. The answer is a success only if all of them are durable.
-async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Response, Arrived) {
+async fn accept(inbox: &Inbox, hook: &Arc<Hook>, events: Vec<Event>) -> (Response, Arrived) {
     let taken = match take(hook, &events).await {
         Ok(taken) => taken,
         Err(error) => {
@@ -139,7 +138,7 @@ async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Respon
                 if arrived == Arrived::Duplicate {
                     arrived = Arrived::Replay;
                 }
-                suspect(app, hook, event, &of).await;
+                suspect(inbox, hook, event, &of).await;
                 id.get_or_insert(of);
             }
         }
@@ -155,21 +154,14 @@ async fn accept(app: &Arc<App>, hook: &Arc<Hook>, events: Vec<Event>) -> (Respon
 }
 
 /// Lists a suspected replay. It takes no place in the ledger: a flood of them must not grow it.
-async fn suspect(app: &App, hook: &Hook, event: &Event, of: &OperationId) {
+async fn suspect(inbox: &Inbox, hook: &Hook, event: &Event, of: &OperationId) {
     let found = hook.tenant.store.load(of).await.ok().flatten();
     let same_as = found.map(|record| record.key.text.clone());
-    app.inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: "suspected_replay",
-        message: "the same content arrived before under another id, which is not signed; nothing ran. If it was meant, \
-                  `once inbox replay` runs the first one again"
-            .to_owned(),
-        status: hook.source.accepted().status.as_u16(),
-        bytes: event.body.len(),
-        id: event.id.clone(),
-        same_as,
-    });
+    let message = "the same content arrived before under another id, which is not signed; nothing ran. If it was \
+                   meant, `once inbox replay` runs the first one again";
+    let status = hook.source.accepted().status;
+    let refused = refused(hook, "suspected_replay", message.to_owned(), status, event.body.len());
+    inbox.refusals.add(Refused { id: event.id.clone(), same_as, ..refused });
 }
 
 /// Records what is new. An event that occurs twice in one request is recorded once.
@@ -340,39 +332,27 @@ async fn bind_again(
     }
 }
 
+/// What is listed about a request that ran nothing.
+fn refused(hook: &Hook, reason: &'static str, message: String, status: StatusCode, bytes: usize) -> Refused {
+    let (at, source) = (rfc3339(hook.ledger().clock_ms()), hook.name().to_owned());
+    Refused { at, source, reason, message, status: status.as_u16(), bytes, id: None, same_as: None }
+}
+
 /// Lists a request whose body was not read to its end.
-fn note_unread(app: &App, hook: &Hook, status: StatusCode, why: &intake::Refused, most: usize) {
+fn note_unread(inbox: &Inbox, hook: &Hook, status: StatusCode, why: &intake::Refused, most: usize) {
     let message = match why {
         intake::Refused::TooLong => format!("the body is longer than {most} bytes"),
         intake::Refused::TooSlow => "the body did not arrive in time".to_owned(),
         intake::Refused::NoRoom => "other requests used all the memory for large bodies".to_owned(),
         intake::Refused::Broken(why) => format!("the request broke off: {why}"),
     };
-    app.inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: "body",
-        message,
-        status: status.as_u16(),
-        bytes: 0,
-        id: None,
-        same_as: None,
-    });
+    inbox.refusals.add(refused(hook, "body", message, status, 0));
 }
 
 /// The answer to a request that is not believed. It is kept in memory only.
-fn rejected(app: &App, hook: &Hook, rejection: &Rejection, bytes: usize) -> Response {
+fn rejected(inbox: &Inbox, hook: &Hook, rejection: &Rejection, bytes: usize) -> Response {
     let status = rejection.status;
-    app.inbox.refusals.add(Refused {
-        at: rfc3339(hook.ledger().clock_ms()),
-        source: hook.name().to_owned(),
-        reason: rejection.reason.as_str(),
-        message: rejection.words.clone(),
-        status: status.as_u16(),
-        bytes,
-        id: None,
-        same_as: None,
-    });
+    inbox.refusals.add(refused(hook, rejection.reason.as_str(), rejection.words.clone(), status, bytes));
     let message = match rejection.reason {
         Reason::Unavailable => {
             let message = "the certificate of the signature could not be fetched; nothing was recorded, and the \

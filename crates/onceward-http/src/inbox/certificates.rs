@@ -4,7 +4,7 @@
 //! URLs on the vendor's own hosts, and [`Certificates`] fetches them with limits and without redirects.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use async_trait::async_trait;
@@ -14,7 +14,9 @@ use http_body_util::{BodyExt, Limited};
 use tokio::sync::Semaphore;
 
 use super::judgement::Confirmation;
+use super::scheme::certificate::{Certificate, CertificateError, FetchCertificate};
 use crate::client::{Connection, Reach, Remote, SendError, full};
+use crate::locks::lock;
 
 /// How long a fetch may take. The tightest vendor waits three seconds for its answer.
 const PATIENCE: Duration = Duration::from_millis(1_500);
@@ -26,18 +28,6 @@ const KEPT: Duration = Duration::from_secs(24 * 3600);
 const MAX_KEPT: usize = 64;
 /// How many fetches there may be at once, so that forged requests cannot cause a flood.
 const AT_ONCE: usize = 4;
-
-/// Why there is no certificate.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("{0}")]
-pub struct CertificateError(pub String);
-
-/// Fetches signing certificates.
-#[async_trait]
-pub trait FetchCertificate: Send + Sync {
-    /// The certificate at this URL, as PEM or DER. The caller has checked that the URL belongs to the vendor.
-    async fn fetch(&self, url: &str) -> Result<Bytes, CertificateError>;
-}
 
 /// Fetches certificates over HTTPS from public addresses, and keeps them.
 pub struct Certificates {
@@ -70,13 +60,13 @@ impl Certificates {
     }
 
     fn find(&self, url: &str) -> Option<Bytes> {
-        let kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = lock(&self.kept);
         let (since, certificate) = kept.get(url)?;
         (since.elapsed() < KEPT).then(|| certificate.clone())
     }
 
     fn keep(&self, url: &str, certificate: &Bytes) {
-        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut kept = lock(&self.kept);
         if kept.len() >= MAX_KEPT {
             kept.clear();
         }
@@ -92,7 +82,7 @@ impl FetchCertificate for Certificates {
         }
         let certificate = self.get(url).await?;
         // What is not a certificate is not kept: it could replace one.
-        if super::scheme::certificate::Certificate::parse(&certificate).is_some() {
+        if Certificate::parse(&certificate).is_some() {
             self.keep(url, &certificate);
         }
         Ok(certificate)

@@ -7,7 +7,8 @@ use onceward::{Class, InvalidInput, Pointer};
 use serde::Deserialize;
 
 use super::{SourceConfig, presets};
-use crate::config::{Mistake, span};
+use crate::mistake::Mistake;
+use crate::time::span;
 
 /// How long ids are remembered if the configuration does not say: longer than every vendor sends an event again.
 const IDS: Duration = Duration::from_secs(30 * 24 * 3600);

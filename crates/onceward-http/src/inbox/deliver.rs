@@ -1,27 +1,21 @@
 //! Delivering events: one attempt at one handler, and what follows from how it ended.
-//!
-//! - `request`: a request to a URL.
-
-mod request;
 
 use std::sync::Arc;
 use std::time::Duration;
 
 use bytes::Bytes;
 use onceward::event::{self, Fate};
-use onceward::{Begun, Claim, Class, Code, Error, InvalidInput, Kind, OperationId, Record, State};
+use onceward::{Begun, Claim, Class, Code, Error, Kind, OperationId, Record, State};
 use tokio::sync::Semaphore;
 
-use super::config::HandlerConfig;
+use super::Inbox;
+use super::handler_queue::{Closed, Item, Job, Seen};
 use super::hook::{Handler, Hook};
-use super::lane::{Closed, Item, Job, Seen};
-use super::outside::{CommandDelivery, Outside, RunCommand, Unsuccessful};
+use super::host_environment::{CommandDelivery, Unsuccessful};
 use super::record::{self, EventData};
-use crate::App;
-use crate::observe::{self, CallSurface, Delivered};
+use super::target::Target;
+use crate::telemetry::{self, CallSurface, Delivered, Metrics};
 use crate::time;
-use request::Endpoint;
-pub(crate) use request::Refusal;
 
 /// The pause before an event is looked at again that another process delivers, or if the ledger cannot be used.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
@@ -31,35 +25,6 @@ const MAX_VARIABLE: usize = 4_096;
 const WHILE_STOPPED: Duration = Duration::from_secs(2);
 /// How long an ordered handler's leader is waited for before the next question.
 const LEADER_MS: u64 = 30_000;
-
-/// How a handler gets its events.
-pub(crate) enum Target {
-    /// A request to a URL.
-    Url(Box<Endpoint>),
-    /// A command.
-    Command(Vec<String>, Option<Arc<dyn RunCommand>>),
-    /// Programs fetch them.
-    Pull,
-}
-
-impl Target {
-    pub(crate) fn new(config: &HandlerConfig, outside: &Outside) -> Result<Self, InvalidInput> {
-        match (&config.url, &config.command) {
-            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, outside)?))),
-            (None, Some(command)) => Ok(Self::Command(command.clone(), outside.runner().cloned())),
-            (None, None) => Ok(Self::Pull),
-        }
-    }
-
-    /// The kind of target, as the API names it.
-    pub(crate) fn as_str(&self) -> &'static str {
-        match self {
-            Self::Url(_) => "url",
-            Self::Command(..) => "command",
-            Self::Pull => "pull",
-        }
-    }
-}
 
 /// What follows from an attempt.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -73,21 +38,21 @@ pub(crate) enum Next {
 }
 
 /// Delivers the events of all hooks until the server ends.
-pub(crate) async fn run(app: Arc<App>) {
+pub(crate) async fn run(inbox: Arc<Inbox>) {
     let mut loops = tokio::task::JoinSet::new();
-    for hook in app.inbox.hooks() {
+    for hook in inbox.hooks() {
         loops.spawn(Arc::clone(hook).watch());
         for handler in hook.handlers.values() {
             match handler.target {
                 // Programs take from its queue.
-                Target::Pull if !handler.lane.is_ordered() => {}
+                Target::Pull if !handler.queue.is_ordered() => {}
                 Target::Pull => drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), None))),
-                Target::Url(_) | Target::Command(..) if handler.lane.is_ordered() => {
-                    let app = Some(Arc::clone(&app));
-                    drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), app)));
+                Target::Url(_) | Target::Command(..) if handler.queue.is_ordered() => {
+                    let inbox = Some(Arc::clone(&inbox));
+                    drop(loops.spawn(lead(Arc::clone(hook), Arc::clone(handler), inbox)));
                 }
                 Target::Url(_) | Target::Command(..) => {
-                    drop(loops.spawn(deliver_all(Arc::clone(&app), Arc::clone(hook), Arc::clone(handler))));
+                    drop(loops.spawn(deliver_all(Arc::clone(&inbox), Arc::clone(hook), Arc::clone(handler))));
                 }
             }
         }
@@ -97,16 +62,16 @@ pub(crate) async fn run(app: Arc<App>) {
 }
 
 /// Delivers to an ordered handler while this process is the one that does.
-async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, app: Option<Arc<App>>) {
+async fn lead(hook: Arc<Hook>, handler: Arc<Handler>, inbox: Option<Arc<Inbox>>) {
     loop {
         let Ok(claim) = leadership(&hook, &handler).await else {
             time::sleep(hook.ledger().clock(), LOOK_AGAIN).await;
             continue;
         };
         hook.lead(&handler);
-        match &app {
-            Some(app) => {
-                let all = deliver_all(Arc::clone(app), Arc::clone(&hook), Arc::clone(&handler));
+        match &inbox {
+            Some(inbox) => {
+                let all = deliver_all(Arc::clone(inbox), Arc::clone(&hook), Arc::clone(&handler));
                 claim.keep_alive(all).await;
             }
             None => claim.keep_alive(std::future::pending::<()>()).await,
@@ -135,45 +100,45 @@ async fn leadership(hook: &Hook, handler: &Handler) -> Result<Claim, Error> {
 }
 
 /// Takes events from the queue of a handler and delivers them, as many at once as it wants.
-async fn deliver_all(app: Arc<App>, hook: Arc<Hook>, handler: Arc<Handler>) {
+async fn deliver_all(inbox: Arc<Inbox>, hook: Arc<Hook>, handler: Arc<Handler>) {
     let room = Arc::new(Semaphore::new(handler.concurrency));
     loop {
         let Ok(permit) = Arc::clone(&room).acquire_owned().await else { return };
-        let job = handler.lane.next().await;
-        handler.lane.rested().await;
-        let (app, hook, handler) = (Arc::clone(&app), Arc::clone(&hook), Arc::clone(&handler));
-        app.work.clone().spawn(async move {
-            let next = deliver(&app, &hook, &handler, &job).await;
-            follow(&app, &hook, &handler, &job.item, next).await;
+        let job = handler.queue.next().await;
+        handler.queue.rested().await;
+        let (metrics, hook, handler) = (inbox.metrics.clone(), Arc::clone(&hook), Arc::clone(&handler));
+        inbox.tasks.spawn(async move {
+            let next = deliver(&metrics, &hook, &handler, &job).await;
+            follow(&metrics, &hook, &handler, &job.item, next).await;
             drop(permit);
         });
     }
 }
 
 /// Does what follows from an attempt.
-pub(crate) async fn follow(app: &App, hook: &Hook, handler: &Handler, item: &Arc<Item>, next: Next) {
+pub(crate) async fn follow(metrics: &Metrics, hook: &Hook, handler: &Handler, item: &Arc<Item>, next: Next) {
     let (fate, how) = match next {
         Next::Ended(fate) => (fate, Delivered::of(fate)),
         Next::Forgotten => (Fate::Dead, Delivered::Forgotten),
         Next::Again(pause) => {
-            return handler.lane.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
+            return handler.queue.again(Job { item: Arc::clone(item), seen: Seen::Ready }, pause);
         }
     };
     if hook.ended(handler, item, fate).await != Closed::Already {
-        app.metrics.delivered(hook.name(), how);
+        metrics.delivered(hook.name(), how);
     }
 }
 
 /// Makes one attempt, if it is time for one.
-async fn deliver(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> Next {
-    let attempted = attempt(app, hook, handler, job).await;
+async fn deliver(metrics: &Metrics, hook: &Hook, handler: &Handler, job: &Job) -> Next {
+    let attempted = attempt(metrics, hook, handler, job).await;
     attempted.unwrap_or_else(|error| {
         tracing::warn!(source = hook.name(), handler = handler.name, %error, "the ledger cannot be used");
         Next::Again(LOOK_AGAIN)
     })
 }
 
-async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> Result<Next, Error> {
+async fn attempt(metrics: &Metrics, hook: &Hook, handler: &Handler, job: &Job) -> Result<Next, Error> {
     let item = &job.item;
     let intent = hook.ledger().intent(handler.operation(hook.name(), item))?;
     if job.seen == Seen::Unknown
@@ -196,12 +161,12 @@ async fn attempt(app: &Arc<App>, hook: &Hook, handler: &Handler, job: &Job) -> R
             let key = hook.tenant.downstream_key(&intent.id);
             let mut call = hook.ledger().call(intent);
             if let Some(probe) = &handler.config.probe {
-                call = call.probe(|_| endpoint.ask(probe, handler, item, &key));
+                call = call.probe(|_| endpoint.ask(probe, &handler.queue, item, &key));
             }
-            let sent =
-                call.run(|attempt| endpoint.send(hook.name(), handler, item, &key, body.clone(), attempt));
+            let sent = call
+                .run(|attempt| endpoint.send(hook.name(), &handler.queue, item, &key, body.clone(), attempt));
             let result = sent.await;
-            observe::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(&app.metrics));
+            telemetry::ended(CallSurface::Inbox, &result, begun.elapsed(), Some(metrics));
             result
         }
         Target::Command(command, Some(runner)) => {
@@ -228,7 +193,7 @@ async fn after_command(
 ) -> Result<Next, Error> {
     let next = match ran {
         Ok(()) => {
-            handler.lane.answered();
+            handler.queue.answered();
             None
         }
         Err(Unsuccessful { code: Some(Code::Stopped), .. }) => refused(handler, Code::Stopped),
@@ -236,8 +201,8 @@ async fn after_command(
             let (source, name) = (hook.name(), code.map(Code::as_str));
             tracing::warn!(source, handler = handler.name, code = name, reason = message, "a command failed");
             match code {
-                Some(Code::Failed) => handler.lane.answered(),
-                Some(_) | None => handler.lane.failed(),
+                Some(Code::Failed) => handler.queue.answered(),
+                Some(_) | None => handler.queue.failed(),
             }
             // A mistake in the policy says nothing about the event.
             code.filter(|code| *code != Code::InvalidInput).and_then(|code| refused(handler, code))
@@ -347,7 +312,7 @@ fn refused(handler: &Handler, code: Code) -> Option<Next> {
         Code::InProgress | Code::LedgerUnavailable | Code::LedgerReplaced => Some(Next::Again(LOOK_AGAIN)),
         // Events wait until the source is resumed. Only one at a time asks whether it was.
         Code::Stopped => {
-            handler.lane.rest(WHILE_STOPPED);
+            handler.queue.rest(WHILE_STOPPED);
             Some(Next::Again(WHILE_STOPPED))
         }
         Code::Failed | Code::InDoubt | Code::Timeout | Code::Unverified | Code::KeyExpired => None,

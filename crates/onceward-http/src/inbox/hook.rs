@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use data_encoding::HEXLOWER;
@@ -16,12 +16,14 @@ use sha2::{Digest, Sha256};
 use tokio::sync::Notify;
 
 use super::config::{HandlerConfig, HookConfig};
-use super::deliver::{Refusal, Target};
-use super::lane::{Closed, Item, Job, Lane, Seen};
-use super::outside::Outside;
+use super::endpoint::Refusal;
+use super::handler_queue::{Closed, HandlerQueue, Item, Job, Seen};
+use super::host_environment::HostEnvironment;
 use super::record::{self, EventData, Kept};
+use super::target::Target;
 use super::{Event, Source};
-use crate::tenants::Tenant;
+use crate::locks::lock;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// The most events that this process holds in memory. The others wait in the ledger.
@@ -57,7 +59,7 @@ pub(crate) struct Handler {
     pub(crate) timeout: Duration,
     pub(crate) concurrency: usize,
     backoff: Duration,
-    pub(crate) lane: Lane,
+    pub(crate) queue: HandlerQueue,
     /// For an ordered handler: whether this process delivers to it.
     leads: AtomicBool,
 }
@@ -83,14 +85,14 @@ impl Hook {
         config: &HookConfig,
         tenant: Tenant,
         policy: &Policy,
-        outside: &Outside,
+        environment: &HostEnvironment,
     ) -> Result<Self, InvalidInput> {
-        let source = Source::new(name, &config.source, &|variable| outside.variable(variable))?;
+        let source = Source::new(name, &config.source, &|variable| environment.variable(variable))?;
         let kept = config.keeping.kept();
         let terms = kept.terms(policy.settings(name)?.terms);
         let mut handlers = BTreeMap::new();
         for (handler, config) in &config.handlers {
-            let ready = Handler::new(name, handler, config, kept, policy, outside, &tenant.ledger)
+            let ready = Handler::new(name, handler, config, kept, policy, environment, &tenant.ledger)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
             handlers.insert(handler.clone(), Arc::new(ready));
         }
@@ -140,7 +142,7 @@ impl Hook {
     /// it with the next look at the ledger, behind earlier events of other processes. A handler that was removed from
     /// the configuration does not have the event. Returns whether that was the last delivery.
     fn take_up(&self, item: Arc<Item>, seen: Seen) -> bool {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         match known.get(&item.id) {
             Some(known) if !item.is_release_of(known) => return false,
             None if known.len() >= WINDOW => {
@@ -154,12 +156,12 @@ impl Hook {
         let mut has_ended = false;
         for name in item.open() {
             match self.handlers.get(&name) {
-                Some(handler) if handler.lane.is_ordered() => {
+                Some(handler) if handler.queue.is_ordered() => {
                     if handler.leads() && seen == Seen::Ready {
                         self.look();
                     }
                 }
-                Some(handler) => handler.lane.push(Job { item: Arc::clone(&item), seen }),
+                Some(handler) => handler.queue.push(Job { item: Arc::clone(&item), seen }),
                 None => has_ended |= item.close(&name, Fate::Dead) == Closed::Last,
             }
         }
@@ -169,7 +171,7 @@ impl Hook {
     /// Notes how the delivery of an event to a handler has ended. Returns what it means for the event.
     pub(crate) async fn ended(&self, handler: &Handler, item: &Arc<Item>, fate: Fate) -> Closed {
         let closed = item.close(&handler.name, fate);
-        handler.lane.ended(item);
+        handler.queue.ended(item);
         if closed == Closed::Already {
             return closed;
         }
@@ -197,7 +199,7 @@ impl Hook {
 
     /// Forgets an event, unless it was released again and is being delivered.
     fn forget(&self, item: &Arc<Item>) {
-        let mut known = self.known();
+        let mut known = lock(&self.known);
         if known.get(&item.id).is_some_and(|known| Arc::ptr_eq(known, item)) {
             known.remove(&item.id);
         }
@@ -210,7 +212,7 @@ impl Hook {
         // A repeated occurrence has a number after the key of the event.
         let key = &delivery.key.text;
         let keys = [Some(key.as_str()), key.rsplit_once('#').map(|(key, _)| key)];
-        let known = self.known();
+        let known = lock(&self.known);
         let item =
             keys.into_iter().flatten().find_map(|key| known.get(&record::event_id(self.name(), key)))?;
         Some((Arc::clone(handler), Arc::clone(item)))
@@ -223,7 +225,7 @@ impl Hook {
 
     /// How many events are being delivered here.
     pub(crate) fn backlog(&self) -> usize {
-        self.known().len()
+        lock(&self.known).len()
     }
 
     /// Finds events that are to be delivered: all of them at first, later those that other processes left behind.
@@ -259,7 +261,7 @@ impl Hook {
         }
         // What is no longer staged was delivered by another process.
         let before_ms = since - PATIENCE_MS;
-        self.known().retain(|id, item| item.created_ms >= before_ms || staged.contains_key(id));
+        lock(&self.known).retain(|id, item| item.created_ms >= before_ms || staged.contains_key(id));
         self.queue_in_order(&leading, &staged, left_out);
         Ok(())
     }
@@ -289,7 +291,7 @@ impl Hook {
             for listed in page {
                 let record = &listed.record;
                 staged.insert(record.id.clone(), listed.cursor);
-                let known = self.known().get(&record.id).cloned();
+                let known = lock(&self.known).get(&record.id).cloned();
                 if known.as_ref().is_some_and(|known| known.version >= record.version) {
                     continue;
                 }
@@ -322,29 +324,25 @@ impl Hook {
             place.filter(|place| before.is_none_or(|before| *place < before))
         };
         let mut items: Vec<(Cursor, Arc<Item>)> =
-            self.known().values().filter_map(|item| Some((place(item)?, Arc::clone(item)))).collect();
+            lock(&self.known).values().filter_map(|item| Some((place(item)?, Arc::clone(item)))).collect();
         items.sort_by_key(|(place, _)| *place);
         for (_, item) in items {
             for handler in leading.iter().filter(|handler| handler.leads() && item.is_open(&handler.name)) {
-                handler.lane.push(Job { item: Arc::clone(&item), seen: Seen::Unknown });
+                handler.queue.push(Job { item: Arc::clone(&item), seen: Seen::Unknown });
             }
         }
     }
 
     /// Begins to deliver to an ordered handler. The next look at the ledger fills its queue.
     pub(crate) fn lead(&self, handler: &Handler) {
-        handler.lane.clear();
+        handler.queue.clear();
         handler.leads.store(true, Ordering::Release);
         self.look();
     }
 
     pub(crate) fn stop_leading(handler: &Handler) {
         handler.leads.store(false, Ordering::Release);
-        handler.lane.clear();
-    }
-
-    fn known(&self) -> MutexGuard<'_, HashMap<OperationId, Arc<Item>>> {
-        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+        handler.queue.clear();
     }
 }
 
@@ -369,10 +367,11 @@ impl Handler {
         config: &HandlerConfig,
         kept: Kept,
         policy: &Policy,
-        outside: &Outside,
+        environment: &HostEnvironment,
         ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
-        let target = Target::new(config, outside)?;
+        let timeout = config.timeout.unwrap_or(TIMEOUT);
+        let target = Target::new(config, environment, timeout)?;
         let mut terms = terms_of(policy, source, name)?;
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
@@ -387,10 +386,10 @@ impl Handler {
             name: name.to_owned(),
             target,
             terms,
-            timeout: config.timeout.unwrap_or(TIMEOUT),
+            timeout,
             concurrency: config.concurrency.unwrap_or(CONCURRENCY),
             backoff: config.backoff.unwrap_or(BACKOFF),
-            lane: Lane::new(name, config.order.is_some(), ledger),
+            queue: HandlerQueue::new(name, config.order.is_some(), ledger),
             leads: AtomicBool::new(false),
             config: config.clone(),
         })

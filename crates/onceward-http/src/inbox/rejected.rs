@@ -2,10 +2,12 @@
 //! requests costs no write, and the oldest ones make room for the newest.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::Mutex;
 
 use serde::Serialize;
 use utoipa::ToSchema;
+
+use crate::locks::lock;
 
 /// How many are kept.
 pub const KEPT: usize = 1_000;
@@ -46,7 +48,7 @@ impl Refusals {
     pub fn add(&self, mut refused: Refused) {
         refused.message = short(&refused.message);
         refused.id = refused.id.as_deref().map(short);
-        let mut newest = self.lock();
+        let mut newest = lock(&self.newest);
         newest.truncate(KEPT - 1);
         newest.push_front(refused);
     }
@@ -54,11 +56,7 @@ impl Refusals {
     /// Those of a source, newest first.
     #[must_use]
     pub fn of(&self, is_asked_for: impl Fn(&Refused) -> bool, limit: usize) -> Vec<Refused> {
-        self.lock().iter().filter(|refused| is_asked_for(refused)).take(limit).cloned().collect()
-    }
-
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Refused>> {
-        self.newest.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.newest).iter().filter(|refused| is_asked_for(refused)).take(limit).cloned().collect()
     }
 }
 

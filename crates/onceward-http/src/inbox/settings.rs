@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde::{Deserialize, Deserializer};
 
-use crate::config::span;
+use crate::time::span;
 
 /// A source of webhooks. What it leaves out comes from its preset.
 ///

@@ -9,8 +9,8 @@ use ring::rand::{SecureRandom, SystemRandom};
 use ring::signature::{self, EcdsaKeyPair, Ed25519KeyPair, KeyPair, RsaKeyPair};
 use ring::{digest, hmac};
 
-use super::certificates::{CertificateError, FetchCertificate};
 use super::presets;
+use super::scheme::certificate::{CertificateError, FetchCertificate};
 use super::scheme::header::Carrier;
 use super::scheme::keys::{bytes_of, hmac_algorithm};
 use super::scheme::sns;

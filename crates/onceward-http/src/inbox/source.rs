@@ -12,15 +12,15 @@ use onceward::{InvalidInput, Json};
 use ring::digest;
 use serde_json::value::RawValue;
 
-use super::certificates::FetchCertificate;
 use super::judgement::{Event, Judgement, Reason, Received, Rejection, Reply};
-use super::places::{Place, Trust, View};
 use super::presets::{self, Preset};
 use super::scheme::certificate;
+use super::scheme::certificate::FetchCertificate;
 use super::scheme::header::{Carried, Carrier, Timestamp, header_names, signed_id};
 use super::scheme::keys::{self, Key, Privacy};
 use super::scheme::template::{Piece, Template, Values};
 use super::scheme::{needed, one, sns, twilio};
+use super::selectors::{Selector, Trust, View};
 use super::settings::{Algorithm, Handshake, Shape, SignatureConfig, SourceConfig, TimeUnit};
 
 /// The longest id that is kept as it is.
@@ -42,9 +42,9 @@ pub struct Source {
     keys: Vec<Key>,
     /// Settings with those of the preset filled in.
     pub(super) config: SourceConfig,
-    id: Vec<Place>,
-    kind: Vec<Place>,
-    time: Vec<Place>,
+    id: Vec<Selector>,
+    kind: Vec<Selector>,
+    time: Vec<Selector>,
     distinct: Vec<HeaderName>,
     keep: Vec<HeaderName>,
     require: Vec<(HeaderName, String)>,
@@ -87,7 +87,8 @@ impl Source {
             return Err(InvalidInput::new(why));
         }
         let names = |names: &Option<Vec<String>>| header_names(names.as_deref().unwrap_or_default());
-        let places = |places: &Option<Vec<String>>| Place::parse_all(places.as_deref().unwrap_or_default());
+        let selectors =
+            |texts: &Option<Vec<String>>| Selector::parse_all(texts.as_deref().unwrap_or_default());
         let mut require = Vec::new();
         for (name, value) in &signature.require {
             require.push((header_names(std::slice::from_ref(name))?.remove(0), value.clone()));
@@ -101,9 +102,9 @@ impl Source {
             signed_id: names(&config.signed_id)?,
             secrets: secrets.into_iter().map(|(_, secret)| secret).collect(),
             keys,
-            id: places(&config.id)?,
-            kind: places(&config.kind)?,
-            time: places(&config.time)?,
+            id: selectors(&config.id)?,
+            kind: selectors(&config.kind)?,
+            time: selectors(&config.time)?,
             distinct: names(&config.distinct)?,
             keep: names(&config.keep)?,
             require,

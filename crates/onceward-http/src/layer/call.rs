@@ -2,7 +2,7 @@
 
 use std::panic::AssertUnwindSafe;
 use std::pin::Pin;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use bytes::{Bytes, BytesMut};
@@ -23,7 +23,8 @@ use super::body::{Part, Stream};
 use super::problem;
 use super::stored::{self, Head};
 use super::{BoxError, HAPPENED, RequestBody, ResponseBody, Rules, key};
-use crate::observe::{self, CallSurface};
+use crate::locks::lock;
+use crate::telemetry::{self, CallSurface};
 
 /// Answers a request whose method is looked at.
 pub(super) async fn guarded<S, B, R>(
@@ -59,7 +60,7 @@ where
     let (reply, answer) = Reply::new();
     let call = Call { rules, parts, body, reply: Arc::new(reply) };
     let trace = call.trace_parent();
-    let span = observe::call_span(CallSurface::Layer, trace.as_deref());
+    let span = telemetry::call_span(CallSurface::Layer, trace.as_deref());
     // A client that leaves does not abort the request: its retry gets the answer.
     tokio::spawn(call.run(service, key, trace).instrument(span));
     match answer.await {
@@ -125,15 +126,15 @@ impl<R, E> Reply<R, E> {
     }
 
     fn hold(&self, held: Held<R, E>) {
-        *self.held.lock().unwrap_or_else(PoisonError::into_inner) = Some(held);
+        *lock(&self.held) = Some(held);
     }
 
     fn take(&self) -> Option<Held<R, E>> {
-        self.held.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.held).take()
     }
 
     fn send(&self, answer: Answer<R, E>) {
-        if let Some(to) = self.to.lock().unwrap_or_else(PoisonError::into_inner).take() {
+        if let Some(to) = lock(&self.to).take() {
             // A client that has left changes nothing: the answer is recorded.
             drop(to.send(answer));
         }
@@ -177,12 +178,12 @@ where
         let result = match ledger.intent(operation) {
             Err(error) => Err(error),
             Ok(intent) => {
-                observe::operation(&intent.id);
+                telemetry::operation(&intent.id);
                 let this = &self;
                 ledger.call(intent).run(move |attempt| this.attempt(service.clone(), attempt)).await
             }
         };
-        observe::ended(CallSurface::Layer, &result, begun.elapsed(), self.rules.metrics.as_ref());
+        telemetry::ended(CallSurface::Layer, &result, begun.elapsed(), self.rules.metrics.as_ref());
         self.answer(result).await;
     }
 

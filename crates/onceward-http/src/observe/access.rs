@@ -1,19 +1,20 @@
 //! Who may read `/metrics`. The numbers are those of all tenants, so a tenant's token is not enough.
 
-use std::sync::Arc;
+use std::net::SocketAddr;
 
-use axum::extract::{Request, State};
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
-use axum::middleware::Next;
-use axum::response::Response;
+use axum::http::HeaderMap;
 use onceward::InvalidInput;
 
-use crate::App;
 use crate::config::{MetricsAccess, ServeConfig};
 use crate::limits::Reach;
-use crate::problem;
-use crate::server::Arrival;
 use crate::tenants::{self, TokenHash};
+
+/// How a request reached the server. Every request has it as an extension.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Arrival {
+    /// The address of the listener; `None` for a Unix socket.
+    pub(crate) local: Option<SocketAddr>,
+}
 
 /// The rule of the configuration.
 pub(crate) struct MetricsGate {
@@ -38,7 +39,7 @@ impl MetricsGate {
 
     /// Whether a request may read the metrics. A request that did not arrive at one of our listeners may be from
     /// anywhere.
-    fn admits(&self, arrival: Option<&Arrival>, headers: &HeaderMap) -> bool {
+    pub(super) fn admits(&self, arrival: Option<&Arrival>, headers: &HeaderMap) -> bool {
         let is_local = arrival.is_some_and(|arrival| {
             arrival.local.is_none_or(|local| Reach::of(local.ip()) == Reach::Loopback)
         });
@@ -56,20 +57,10 @@ impl MetricsGate {
     }
 }
 
-/// Admits programs that may read the metrics.
-pub(super) async fn admit(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
-    if app.metrics_gate.admits(request.extensions().get::<Arrival>(), request.headers()) {
-        return next.run(request).await;
-    }
-    let message =
-        "at this address, metrics need a token of [serve] metrics_tokens, as `Authorization: Bearer TOKEN`";
-    let mut response = problem::refusal(StatusCode::UNAUTHORIZED, "AUTH_REQUIRED", message);
-    response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));
-    response
-}
-
 #[cfg(test)]
 mod tests {
+    use axum::http::{HeaderValue, header};
+
     use super::*;
 
     #[test]

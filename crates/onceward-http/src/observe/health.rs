@@ -4,13 +4,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use axum::extract::State as Extracted;
-use axum::http::StatusCode;
-use axum::response::IntoResponse;
 use onceward::{Filter, Ledger, State, Store};
 use tokio::sync::Mutex;
 
-use crate::App;
 use crate::time;
 
 /// How long the ledger may take to answer.
@@ -45,6 +41,11 @@ impl Health {
         self.draining.store(true, Ordering::Release);
     }
 
+    /// Whether the ledger can be read, and the server is not shutting down.
+    pub(super) async fn is_ready(&self) -> bool {
+        !self.draining.load(Ordering::Acquire) && self.counted().await.is_some()
+    }
+
     /// Operations in doubt and running; `None` if the ledger cannot be read in time. Read at most once a second.
     pub(super) async fn counted(&self) -> Option<(u64, u64)> {
         let mut last = self.last.lock().await;
@@ -65,21 +66,5 @@ impl Health {
         }
         *last = Some(Look { at_ms: clock.now_ms(), found });
         found
-    }
-}
-
-/// `/healthz`: the process answers.
-pub(super) async fn alive() -> &'static str {
-    "ok\n"
-}
-
-/// `/readyz`: the ledger can be read, and the server is not shutting down. Every program may ask, so the answer does
-/// not say why; the log does.
-pub(super) async fn ready(Extracted(app): Extracted<Arc<App>>) -> impl IntoResponse {
-    let draining = app.health.draining.load(Ordering::Acquire);
-    if !draining && app.health.counted().await.is_some() {
-        (StatusCode::OK, "ready\n")
-    } else {
-        (StatusCode::SERVICE_UNAVAILABLE, "not ready\n")
     }
 }

@@ -17,12 +17,14 @@ use hyper_util::server::conn::auto;
 use tokio::sync::watch;
 use tower::ServiceExt;
 
+use super::admission;
 use super::listener::{Accepted, Stream};
 use super::resets::{Resettable, Socket};
 use crate::App;
 use crate::connections::{Link, RequestBody, ResponseBody};
 use crate::gateway::{self, Entrance, Receipts};
 use crate::limits::{Limits, Reach};
+use crate::observe::Arrival;
 use crate::socket::{Peer, Shared};
 use crate::{host, inbox, problem};
 
@@ -32,14 +34,6 @@ const BUFFER: usize = 64 * 1024;
 const STREAMS: u32 = 256;
 /// How often a connection of HTTP/2 is checked while requests are open, and how long its client has to answer.
 const PING: Duration = Duration::from_secs(20);
-
-/// How a request reached the server. Every request has it as an extension.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct Arrival {
-    /// The address of the listener; `None` for a Unix socket.
-    pub local: Option<SocketAddr>,
-}
 
 /// What answers the requests of a listener.
 #[derive(Clone)]
@@ -52,9 +46,9 @@ pub(super) struct Answers {
 
 impl Answers {
     async fn answer(self, mut request: Request<Body>) -> Response<Body> {
-        self.entrance.locate(&self.app, &mut request);
+        self.entrance.locate(&self.app.gateway, &mut request);
         if gateway::has(request.uri().path()) {
-            return gateway::answer(&self.app, request).await;
+            return admission::to_upstream(&self.app, request).await;
         }
         match self.routes.oneshot(request).await {
             Ok(response) => response,

@@ -1,9 +1,11 @@
 //! The rate of a tenant's requests: a token bucket.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
+
+use crate::locks::lock;
 
 /// A bucket that fills at a rate, up to a burst. Each request takes one from it.
-pub(super) struct Bucket {
+pub(crate) struct Bucket {
     per_second: f64,
     burst: f64,
     /// The level at this time of the ledger.
@@ -16,8 +18,8 @@ impl Bucket {
     }
 
     /// Takes one, or returns after how many milliseconds there will be one.
-    pub(super) fn take(&self, now_ms: i64) -> Result<(), u64> {
-        let mut level = self.level.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn take(&self, now_ms: i64) -> Result<(), u64> {
+        let mut level = lock(&self.level);
         let (left, since_ms) = *level;
         #[expect(clippy::cast_precision_loss, reason = "years of milliseconds are exact")]
         let passed_ms = now_ms.saturating_sub(since_ms).max(0) as f64;

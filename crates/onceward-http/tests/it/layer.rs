@@ -13,7 +13,7 @@ use http_body::{Body, Frame};
 use http_body_util::{BodyExt, Full};
 use onceward::{Attempt, Filter, Happened, Ledger, ManualClock, MemoryStore, State};
 use onceward_http::layer::{BoxError, IdempotencyLayer, RequestBody, ResponseBody};
-use onceward_http::observe::Metrics;
+use onceward_http::telemetry::Metrics;
 use tokio::sync::Notify;
 use tower::{Layer, Service, ServiceExt, service_fn};
 

@@ -13,8 +13,8 @@ use bytes::Bytes;
 use http_body_util::BodyExt;
 use onceward::{Attempt, Ledger, ManualClock, MemoryStore, Policy};
 use onceward_http::layer::IdempotencyLayer;
-use onceward_http::observe::otel;
-use onceward_http::{App, Config, observe, server};
+use onceward_http::telemetry::otel;
+use onceward_http::{App, Config, server, telemetry};
 use opentelemetry_proto::tonic::collector::trace::v1::ExportTraceServiceRequest;
 use opentelemetry_proto::tonic::common::v1::any_value::Value;
 use opentelemetry_proto::tonic::trace::v1::Span;
@@ -72,8 +72,8 @@ async fn collector(heard: Heard) -> String {
 /// A handler that passes the trace on, and fails as it is asked to.
 async fn charge(Extension(_): Extension<Attempt>, request: Request<Body>) -> Response {
     let incoming = request.headers().get("traceparent").map(|value| value.to_str().unwrap().to_owned());
-    let onward = observe::onward(incoming.as_deref()).unwrap_or_default();
-    observe::tool("charge_card", Some("call-7"));
+    let onward = telemetry::onward(incoming.as_deref()).unwrap_or_default();
+    telemetry::tool("charge_card", Some("call-7"));
     let body = request.into_body().collect().await.unwrap().to_bytes();
     match &body[..4] {
         b"boom" => panic!("{CANARY}"),

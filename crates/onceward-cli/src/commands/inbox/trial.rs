@@ -11,7 +11,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use clap::Args;
 use http::{HeaderMap, HeaderValue, Method, header};
 use onceward_http::config::{HandlerConfig, HookConfig};
-use onceward_http::inbox::{FetchCertificate, Outside, Signed, Source, Trial};
+use onceward_http::inbox::{FetchCertificate, HostEnvironment, Signed, Source, Trial};
 use onceward_http::{App, Config};
 use serde::Serialize;
 use serde_json::{Value, json};
@@ -233,7 +233,7 @@ fn trial_config(name: &str, url: &str, trial: &Arc<Trial>) -> Config {
         secret.as_ref().filter(|(variable, _)| variable == asked).map(|(_, secret)| secret.clone())
     };
     let certificates: Arc<dyn FetchCertificate> = Arc::<Trial>::clone(trial);
-    config.outside = Outside::variables(variable).certificates(certificates);
+    config.environment = HostEnvironment::variables(variable).certificates(certificates);
     config
 }
 

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::StatusCode;
-use onceward::Problem;
 use onceward::{Cancelled, Effect, Error, InvalidInput, OperationId, Outcome, Record, State, Verdict, Word};
 use serde::Deserialize;
 use serde_json::value::RawValue;
@@ -15,7 +14,7 @@ use super::super::extract::{Id, JsonBody, OptionalBody};
 use super::view::OperationDetail;
 use crate::App;
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// What was found about an operation in doubt.
 #[derive(Debug, Clone, Copy, Deserialize, ToSchema)]
@@ -116,12 +115,9 @@ pub(crate) struct SettleRequest {
     responses(
         (status = 200, description = "Settled, or it was settled before with the same verdict: see `warnings`",
             body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: it is not in doubt, or was settled otherwise", body = Problem,
-            content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: it is not in doubt, or was settled otherwise"),
     )
 )]
 pub(super) async fn settle(
@@ -150,7 +146,7 @@ pub(super) async fn settle(
     let attempt = attempt.unwrap_or(record.attempt);
     match tenant.ledger.attempts().settle(&id, attempt, verdict, word, outcome).await {
         Ok(record) => {
-            app.leases.release(&(tenant.name.clone(), id), record.attempt);
+            app.leases.release(&tenant.place(&id), record.attempt);
             Ok(Json(OperationDetail::of(&record, record.state)))
         }
         Err(Error::WrongState { record, .. })
@@ -186,11 +182,8 @@ fn is_settled_as(record: &Record, verdict: Verdict) -> bool {
         (status = 200, description = "It will not happen; this is certain", body = OperationDetail),
         (status = 202, description = "It is running: its owner is asked to stop and will say what happened",
             body = OperationDetail),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: it happened, or may have happened", body = Problem,
-            content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: it happened, or may have happened"),
     )
 )]
 pub(super) async fn cancel(
@@ -225,11 +218,8 @@ pub(super) async fn cancel(
     responses(
         (status = 200, description = "It may start now. The server starts nothing itself: the same call, or the \
             program that holds it, does", body = OperationDetail),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: it is not held any more", body = Problem,
-            content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: it is not held any more"),
     )
 )]
 pub(super) async fn release(

@@ -7,10 +7,10 @@ use axum::Json;
 use axum::extract::State as AppState;
 use axum::http::HeaderMap;
 use onceward::decide::seen_as;
+use onceward::rfc3339;
 use onceward::{
     Effect, Ending, Error, Evidence, InvalidInput, LivenessSource, Outcome, Record, State, StoreError,
 };
-use onceward::{Problem, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tracing::Instrument;
@@ -20,9 +20,9 @@ use super::super::extract::{Id, JsonBody};
 use super::token;
 use super::view::OperationDetail;
 use crate::App;
-use crate::observe::{self, CallSurface};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::telemetry::{self, CallSurface};
+use crate::tenant::Tenant;
 use crate::{headers, inbox};
 
 /// The shortest and the longest lease.
@@ -153,13 +153,9 @@ pub(crate) struct DoubtRequest {
     request_body = RenewRequest,
     responses(
         (status = 200, description = "The attempt is presumed alive until then", body = RenewedLease),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: it has ended, or its lease has lapsed. Still report how it ended",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: it has ended, or its lease has lapsed. Still report how it ended"),
     )
 )]
 pub(super) async fn renew(
@@ -179,7 +175,7 @@ pub(super) async fn renew(
             return Err(InvalidInput::new(problem).into());
         }
     };
-    let place = (tenant.name.clone(), id.clone());
+    let place = tenant.place(&id);
     let is_held = app.leases.renew(&place, request.attempt, Duration::from_millis(lease_ms));
     let record = match ledger.watch() {
         LivenessSource::Kernel if is_held => record,
@@ -219,14 +215,11 @@ fn too_late(action: &'static str, record: Arc<Record>, state: State, attempt: u3
     request_body = AttemptRequest,
     responses(
         (status = 200, description = "Noted: send the request", body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
         (status = 422, description = "WRONG_STATE: the attempt has ended, was asked to stop, or its lease has lapsed. \
-            Send nothing",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem. Send nothing", body = Problem,
-            content_type = "application/problem+json"),
+            Send nothing"),
+        (status = "default", description = "Any other problem. Send nothing"),
     )
 )]
 pub(super) async fn dispatch(
@@ -237,7 +230,7 @@ pub(super) async fn dispatch(
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     let ledger = &tenant.ledger;
     token::check(ledger.identity(), &id, request.attempt, &request.token)?;
-    let place = (tenant.name.clone(), id.clone());
+    let place = tenant.place(&id);
     let held = app.leases.attempt(&place, request.attempt);
     let (record, state) = ledger.find(&id).await?;
     let is_running = state == State::Running && record.attempt == request.attempt;
@@ -271,13 +264,9 @@ pub(super) async fn dispatch(
     responses(
         (status = 200, description = "Recorded. A late report is recorded too: see `state` and `warnings`",
             body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn finish(
@@ -306,13 +295,9 @@ pub(super) async fn finish(
     responses(
         (status = 200, description = "Recorded: a retry may run it, within its budget", body = OperationDetail),
         (status = 400, description = "INVALID_INPUT: among others, a wrong token, or evidence that contradicts a \
-            dispatch that was reported", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+            dispatch that was reported"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn fail(
@@ -325,7 +310,7 @@ pub(super) async fn fail(
     let FailRequest { attempt, token, evidence, reason, data } = request;
     let ending = Ending::Failed(evidence.evidence(), outcome_of(reason, data)?);
     token::check(tenant.ledger.identity(), &id, attempt, &token)?;
-    let is_dispatched = || app.leases.is_dispatched(&(tenant.name.clone(), id.clone()), attempt);
+    let is_dispatched = || app.leases.is_dispatched(&tenant.place(&id), attempt);
     if matches!(evidence, NoEffect::NotStarted) && is_dispatched() {
         let problem = "evidence: `not_started` contradicts the dispatch that this attempt reported. If no connection \
                        was made, say `not_sent`; if you do not know, report a doubt with POST …/doubt";
@@ -345,13 +330,9 @@ pub(super) async fn fail(
     responses(
         (status = 200, description = "Recorded: it stays in doubt until its class, a settlement or a late answer \
             resolves it", body = OperationDetail),
-        (status = 400, description = "INVALID_INPUT: among others, a wrong token", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs",
-            body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT: among others, a wrong token"),
+        (status = 404, description = "NOT_FOUND"),
+        (status = 422, description = "WRONG_STATE: the attempt has reported a success, and this report differs"),
     )
 )]
 pub(super) async fn doubt(
@@ -383,8 +364,8 @@ async fn end(
     ending: Ending,
 ) -> Result<Json<OperationDetail>, ProblemResponse> {
     token::check(tenant.ledger.identity(), &id, attempt, &token)?;
-    let (work, app) = (app.work.clone(), Arc::clone(&app));
-    let span = observe::call_span(CallSurface::Api, headers::only(headers, "traceparent"));
+    let (tasks, app) = (app.tasks.clone(), Arc::clone(&app));
+    let span = telemetry::call_span(CallSurface::Api, headers::only(headers, "traceparent"));
     let write = async move {
         let (record, _) = tenant.ledger.find(&id).await?;
         let settings = app.policy.settings(&record.name)?;
@@ -395,19 +376,19 @@ async fn end(
             ending @ (Ending::Failed(..) | Ending::InDoubt(_)) => ending,
         };
         let outcome = match &ending {
-            Ending::Done(_) => observe::Outcome::Done,
-            Ending::Failed(..) => observe::Outcome::Failed,
-            Ending::InDoubt(_) => observe::Outcome::InDoubt,
+            Ending::Done(_) => telemetry::Outcome::Done,
+            Ending::Failed(..) => telemetry::Outcome::Failed,
+            Ending::InDoubt(_) => telemetry::Outcome::InDoubt,
         };
         let record = tenant.ledger.attempts().finish(&id, attempt, &ending).await?;
         let took_ms = u64::try_from(tenant.ledger.clock_ms() - record.created_ms).unwrap_or(0);
         let took = Duration::from_millis(took_ms);
-        observe::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);
-        app.leases.release(&(tenant.name.clone(), id), attempt);
-        inbox::reported(&app, tenant.name.as_deref(), &record);
+        telemetry::attempt_ended(CallSurface::Api, &record, outcome, took, &app.metrics);
+        app.leases.release(&tenant.place(&id), attempt);
+        inbox::reported(&app.inbox, tenant.name.as_deref(), &record);
         Ok::<_, Error>(OperationDetail::of(&record, record.state))
     };
-    match work.spawn(write.instrument(span)).await {
+    match tasks.spawn(write.instrument(span)).await {
         Ok(detail) => Ok(Json(detail?)),
         Err(_) => Err(Error::from(StoreError::unavailable("the server is ending")).into()),
     }

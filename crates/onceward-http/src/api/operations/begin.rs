@@ -11,7 +11,7 @@ use onceward::{
     Answer, Begun, Claim, Class, Effect, Ending, Error, Evidence, Intent, InvalidInput, Ledger, Operation,
     Preview, Ran, Receipt, RepeatRule, State, Surface,
 };
-use onceward::{OperationView, Problem, rfc3339};
+use onceward::{OperationView, rfc3339};
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 use tokio::sync::oneshot;
@@ -22,9 +22,9 @@ use super::super::extract::JsonBody;
 use super::token;
 use crate::App;
 use crate::headers;
-use crate::observe::{self, CallSurface};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::telemetry::{self, CallSurface};
+use crate::tenant::Tenant;
 
 /// The longest wait for another caller's attempt.
 const MAX_WAIT_MS: u64 = 60_000;
@@ -112,19 +112,12 @@ pub(crate) struct BegunAttempt {
         (status = 201, description = "The intent is durable: execute the action, then report how it ended",
             body = BegunAttempt, headers(("Location" = String, description = "The operation"))),
         (status = 200, description = "Already done, with the stored result; or the answer to a dry run", body = Answer),
-        (status = 400, description = "INVALID_INPUT, KEY_MISSING", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 409, description = "IN_PROGRESS: another caller executes it", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 410, description = "KEY_EXPIRED, CANCELLED, UNDONE, RESULT_UNAVAILABLE", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 422, description = "KEY_REUSED", body = Problem, content_type = "application/problem+json"),
-        (status = 424, description = "IN_DOUBT, BUDGET_EXHAUSTED", body = Problem,
-            content_type = "application/problem+json"),
-        (status = 502, description = "FAILED, and the policy replays failures", body = Problem,
-            content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT, KEY_MISSING"),
+        (status = 409, description = "IN_PROGRESS: another caller executes it"),
+        (status = 410, description = "KEY_EXPIRED, CANCELLED, UNDONE, RESULT_UNAVAILABLE"),
+        (status = 422, description = "KEY_REUSED"),
+        (status = 424, description = "IN_DOUBT, BUDGET_EXHAUSTED"),
+        (status = 502, description = "FAILED, and the policy replays failures"),
     )
 )]
 pub(super) async fn begin(
@@ -143,7 +136,7 @@ pub(super) async fn begin(
         return Ok(Json(Answer::preview(&preview, Vec::new(), &Surface::Http)).into_response());
     }
     let lease_ms = intent.terms.lease_ms;
-    let span = observe::call_span(CallSurface::Api, trace);
+    let span = telemetry::call_span(CallSurface::Api, trace);
     match begin_detached(&app, &tenant, intent, reports_dispatch).instrument(span).await? {
         Begun::Replay(receipt) => {
             let answer = Answer::of_wanted(
@@ -168,7 +161,7 @@ async fn begin_detached(
 ) -> Result<Begun, ProblemResponse> {
     let (give, take) = oneshot::channel();
     let (ledger, asked, window_ms) = (tenant.ledger.clone(), Instant::now(), intent.terms.repeat_window_ms);
-    app.work.spawn(async move {
+    app.tasks.spawn(async move {
         let begun = if reports_dispatch {
             ledger.begin_undispatched(&intent).await
         } else {
@@ -184,7 +177,7 @@ async fn begin_detached(
     });
     match take.await {
         Ok(Ok(Begun::Execute(claim))) => {
-            observe::operation(&claim.record().id);
+            telemetry::operation(&claim.record().id);
             Ok(Begun::Execute(claim))
         }
         Ok(Ok(Begun::Replay(receipt))) => ended(app, Ok(receipt), asked),
@@ -198,7 +191,7 @@ async fn begin_detached(
 
 /// Reports a call that ends with its begin.
 fn ended(app: &App, result: Result<Receipt, Error>, asked: Instant) -> Result<Begun, ProblemResponse> {
-    observe::ended(CallSurface::Api, &result, asked.elapsed(), Some(&app.metrics));
+    telemetry::ended(CallSurface::Api, &result, asked.elapsed(), Some(&app.metrics));
     Ok(result.map(Begun::Replay)?)
 }
 
@@ -214,7 +207,7 @@ fn begun(app: &App, tenant: &Tenant, claim: Claim, lease_ms: u64) -> Response {
         lease_until: rfc3339(onceward::transition::later(tenant.ledger.clock_ms(), lease_ms)),
         downstream_key: tenant.downstream_key(&record.id),
     };
-    let place = (tenant.name.clone(), record.id.clone());
+    let place = tenant.place(&record.id);
     app.leases.hold(place, claim, Duration::from_millis(lease_ms), &tenant.ledger);
     let mut response = (StatusCode::CREATED, Json(answer)).into_response();
     if let Ok(location) = HeaderValue::try_from(format!("/v1/operations/{}", record.id)) {

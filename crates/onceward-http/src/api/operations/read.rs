@@ -8,7 +8,6 @@ use axum::http::{HeaderMap, header};
 use axum::response::sse::{Event, KeepAlive, Sse};
 use axum::response::{IntoResponse, Response};
 use futures_util::{Stream, stream};
-use onceward::Problem;
 use onceward::{Cursor, Error, Filter, InvalidInput, OperationId, Record, State};
 use serde::Deserialize;
 use utoipa::IntoParams;
@@ -16,7 +15,7 @@ use utoipa::IntoParams;
 use super::super::extract::{Id, Params};
 use super::view::{OperationDetail, OperationList, OperationSummary, Report};
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The most operations on one page, and how many there are if the caller does not say.
 const MAX_PAGE: usize = 500;
@@ -90,9 +89,7 @@ pub(crate) struct ReportQuery {
     params(("id" = String, Path, description = "The operation")),
     responses(
         (status = 200, description = "The operation", body = OperationDetail),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 pub(super) async fn get(tenant: Tenant, Id(id): Id) -> Result<Json<OperationDetail>, ProblemResponse> {
@@ -109,9 +106,7 @@ pub(super) async fn get(tenant: Tenant, Id(id): Id) -> Result<Json<OperationDeta
     params(ListQuery),
     responses(
         (status = 200, description = "A page of operations", body = OperationList),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
     )
 )]
 pub(super) async fn list(
@@ -190,7 +185,6 @@ impl ListQuery {
     params(ReportQuery),
     responses(
         (status = 200, description = "The report", body = Report),
-        (status = "default", description = "Any problem", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub(super) async fn report(
@@ -228,10 +222,8 @@ pub(super) async fn report(
             (OperationDetail = "application/json"),
             (String = "text/event-stream"),
         )),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = 404, description = "NOT_FOUND", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
+        (status = 404, description = "NOT_FOUND"),
     )
 )]
 pub(super) async fn wait(

@@ -1,14 +1,14 @@
 //! Stopping and resuming a scope, and its settlement.
 
 use axum::Json;
-use onceward::{Barrier, InvalidInput, Problem, Resumed, Settlement, Word};
+use onceward::{Barrier, InvalidInput, Resumed, Settlement, Word};
 use serde::{Deserialize, Serialize};
 use utoipa::ToSchema;
 
 use super::super::extract::JsonBody;
 use super::admin::Who;
 use crate::problem::ProblemResponse;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The longest wait for running operations, in seconds.
 const MAX_WAIT: u64 = 60;
@@ -67,9 +67,7 @@ pub(crate) struct WasResumed {
     request_body = StopRequest,
     responses(
         (status = 200, description = "Stopped: every intent is accounted for", body = Settlement),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
     )
 )]
 pub(super) async fn stop(
@@ -96,9 +94,7 @@ pub(super) async fn stop(
     request_body = ResumeRequest,
     responses(
         (status = 200, description = "Nothing stops the scope any more", body = WasResumed),
-        (status = 400, description = "INVALID_INPUT", body = Problem, content_type = "application/problem+json"),
-        (status = "default", description = "Any other problem", body = Problem,
-            content_type = "application/problem+json"),
+        (status = 400, description = "INVALID_INPUT"),
     )
 )]
 pub(super) async fn resume(

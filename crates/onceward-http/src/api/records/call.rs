@@ -10,7 +10,7 @@ use onceward::wire::{self, Message, Problem};
 use onceward::{Store, StoreError};
 
 use crate::App;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// A request for the caller's view of the ledger.
 pub(super) struct Asked<M> {

@@ -1,11 +1,12 @@
 //! Connections that wait for requests. One task closes those for which none comes.
 
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use hyper::client::conn::http1::SendRequest;
 
 use super::super::{Body, Caller};
+use crate::locks::lock;
 
 /// The waiting connections of one server.
 pub(super) struct Pool {
@@ -44,7 +45,7 @@ impl Pool {
     }
 
     fn waiting(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.waiting)
     }
 
     fn is_usable(&self, kept: &Kept) -> bool {

@@ -21,13 +21,13 @@ use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
 use super::dialect::{Dialect, model_of};
 use super::encoding::Decoder;
-use super::generation::{Generation, Head, Place, Source};
+use super::generation::{ChunkPlace, Generation, Head, Source};
 use super::scanner::{AnswerEnd, Progress, Scanner};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
 use crate::client::{Connection, SendError, in_words};
 use crate::headers;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How long the rest of an answer after its end is awaited: the end of its body, so that its connection can be used
@@ -200,7 +200,7 @@ impl ModelRequest {
                 }
                 () = &mut look => None,
             };
-            watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?;
+            watch.look(|| self.generation.is_unattended()).map_err(|why| Broken::new(why).for_good())?;
             let frame = match frame {
                 Some(Some(Ok(frame))) => frame,
                 Some(Some(Err(_))) if is_over => return Ok(()),
@@ -227,16 +227,16 @@ impl ModelRequest {
             match progress {
                 Progress::Open => {
                     untold.add(chunk.len(), last_byte_ms);
-                    self.generation.push(chunk, Place::Inside);
+                    self.generation.push(chunk, ChunkPlace::Inside);
                 }
                 Progress::Complete if decoder.is_identity() => {
-                    self.generation.push(chunk, Place::End);
+                    self.generation.push(chunk, ChunkPlace::End);
                     read_to_end(rest);
                     return Ok(());
                 }
                 // A document is checked as a whole before a client gets any of it.
                 Progress::Closed | Progress::Whole | Progress::Ended | Progress::Complete => {
-                    self.generation.push(chunk, Place::End);
+                    self.generation.push(chunk, ChunkPlace::End);
                 }
                 Progress::Failed(why) => {
                     self.generation.push_error(chunk);
@@ -287,7 +287,9 @@ impl ModelRequest {
                     let patience = self.settings.first_byte;
                     return Err(Broken::new(format!("the provider did not answer within {patience:?}")));
                 }
-                None => watch.look(&self.generation).map_err(|why| Broken::new(why).for_good())?,
+                None => watch
+                    .look(|| self.generation.is_unattended())
+                    .map_err(|why| Broken::new(why).for_good())?,
             }
         }
     }

@@ -8,7 +8,7 @@ use onceward::{Attempt, Done, Error, Failure, Filter, Intent, Ran, Receipt, Reco
 use super::super::choose;
 use super::super::delivery::FAILURE_GRACE_MS;
 use super::super::readers::Readers;
-use crate::tenants::Tenant;
+use crate::tenant::Tenant;
 
 /// The most failed calls that are counted. More than a budget has attempts are never needed.
 const MOST: usize = 64;
@@ -82,7 +82,7 @@ async fn failed_beside(
     let now_ms = tenant.ledger.clock_ms();
     let counts = |record: &Record| {
         let is_equal = (&record.scope, &record.name) == (&intent.scope, &intent.name);
-        let place = (tenant.name.clone(), record.id.clone());
+        let place = tenant.place(&record.id);
         let until_ms = readers.delivered_ms(&place, record).unwrap_or(record.updated_ms + FAILURE_GRACE_MS);
         is_equal && record.id != intent.id && until_ms > now_ms
     };

@@ -14,11 +14,11 @@ use hyper::{HeaderMap, StatusCode};
 use onceward::{Clock, Effect, Error, Intent, Kind, Operation, OperationId, Outcome, Ran, Record, State};
 use serde::{Deserialize, Serialize};
 
-use super::super::lock;
+use super::super::Gateway;
 use super::super::reply::Reply;
-use super::generation::{Collected, Follower, Generation, Head, Opening, Place, Published, Source};
-use crate::App;
-use crate::tenants::Tenant;
+use super::generation::{ChunkPlace, Collected, Follower, Generation, Head, Opening, Published, Source};
+use crate::locks::lock;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often the board and the next part are looked for, and how long the chunks of a part are collected.
@@ -115,12 +115,11 @@ impl Board {
 }
 
 /// Reads the board of a tenant for as long as this process has generations of that tenant.
-pub(crate) fn watch(app: &Arc<App>, tenant: &Tenant) {
-    let gateway = Arc::clone(&app.gateway);
+pub(crate) fn watch(gateway: &Arc<Gateway>, tenant: &Tenant) {
     if !lock(&gateway.boards.0).insert(tenant.name.clone()) {
         return;
     }
-    let tenant = tenant.clone();
+    let (gateway, tenant) = (Arc::clone(gateway), tenant.clone());
     drop(tokio::spawn(async move {
         loop {
             time::sleep(tenant.ledger.clock(), LOOK).await;
@@ -136,7 +135,7 @@ pub(crate) fn watch(app: &Arc<App>, tenant: &Tenant) {
             let now_ms = tenant.ledger.clock_ms();
             for (id, until_ms) in board.wanted.into_iter().filter(|(_, until_ms)| *until_ms > now_ms) {
                 let Ok(id) = OperationId::parse(&id) else { continue };
-                let place = (tenant.name.clone(), id.clone());
+                let place = tenant.place(&id);
                 let Some(generation) = lock(&gateway.generations).get(&place).cloned() else { continue };
                 if let Some(from) = generation.want(until_ms) {
                     drop(tokio::spawn(publish(tenant.clone(), id, generation, from)));
@@ -245,7 +244,7 @@ impl<'a> Elsewhere<'a> {
                     attempt: record.attempt,
                     source: Source::Elsewhere,
                 });
-                generation.push(bytes, Place::Inside);
+                generation.push(bytes, ChunkPlace::Inside);
                 generation.tell();
                 return answer;
             }
@@ -259,7 +258,7 @@ impl<'a> Elsewhere<'a> {
     pub(crate) async fn receive(mut self) -> Result<(), Error> {
         loop {
             if let Some((_, _, bytes)) = self.part().await? {
-                self.generation.push(bytes, Place::Inside);
+                self.generation.push(bytes, ChunkPlace::Inside);
                 self.generation.tell();
                 continue;
             }

@@ -13,8 +13,7 @@ use hyper::body::{Body as HttpBody, Frame};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{Error, Receipt};
 
-use super::super::lock;
-use super::which::Meant;
+use crate::locks::lock;
 
 /// Chunks that are queued for a reader are joined up to this size: one write instead of many.
 const JOINED: usize = 64 * 1024;
@@ -47,7 +46,7 @@ pub(crate) enum Source {
 
 /// The place of a chunk in its answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Place {
+pub(crate) enum ChunkPlace {
     /// It can be read at once.
     Inside,
     /// The answer may be complete with it, so it waits until the answer is stored.
@@ -68,6 +67,16 @@ pub(crate) enum Sharing {
     Allowed,
     /// The policy removes something from stored answers.
     Refused,
+}
+
+/// Which operation a call may have.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Ownership {
+    /// The chosen one, even if another request began it.
+    Shared,
+    /// One whose next attempt this call makes. If another gateway was faster, the call chooses again: a client of that
+    /// gateway has the answer.
+    Own,
 }
 
 /// What other gateways want of an answer.
@@ -209,17 +218,17 @@ impl Generation {
     /// Adds a chunk in which the provider reports an error. Clients that have read a part of the answer read it too;
     /// for the others, the next attempt takes its place.
     pub(crate) fn push_error(&self, chunk: Bytes) {
-        let place = if self.log().is_read { Place::Inside } else { Place::End };
+        let place = if self.log().is_read { ChunkPlace::Inside } else { ChunkPlace::End };
         self.push(chunk, place);
     }
 
     /// Adds a chunk. All chunks but the last can be read at once, and [`Generation::tell`] says so.
-    pub(crate) fn push(&self, chunk: Bytes, place: Place) {
+    pub(crate) fn push(&self, chunk: Bytes, place: ChunkPlace) {
         let mut log = self.log();
         log.chunks.push(chunk);
         match place {
-            Place::Inside => log.open = log.chunks.len(),
-            Place::End => {}
+            ChunkPlace::Inside => log.open = log.chunks.len(),
+            ChunkPlace::End => {}
         }
     }
 
@@ -254,10 +263,10 @@ impl Generation {
     }
 
     /// The call has its result, which is stored.
-    pub(crate) fn settle(&self, settled: Settled, meant: Meant) {
+    pub(crate) fn settle(&self, settled: Settled, ownership: Ownership) {
         let mut log = self.log();
         log.is_taken = !log.has_begun
-            && meant == Meant::Own
+            && ownership == Ownership::Own
             && matches!(&*settled, Ok(_) | Err(Error::InProgress { .. }));
         log.settled = Some(settled);
         log.open = log.chunks.len();

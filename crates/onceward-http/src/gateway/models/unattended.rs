@@ -6,9 +6,8 @@ use std::time::Duration;
 
 use onceward::{InvalidInput, span_ms};
 
-use super::super::lock;
-use super::generation::Generation;
-use crate::tenants::Tenant;
+use crate::locks::lock;
+use crate::tenant::Tenant;
 use crate::time;
 
 /// How often it is checked whether a generation has readers.
@@ -93,17 +92,18 @@ pub(crate) struct Watch<'a> {
 }
 
 impl Watch<'_> {
-    /// Whether the generation continues. It may be asked at any time, and looks only now and then.
+    /// Whether the generation continues. It may be asked at any time, and looks only now and then whether the
+    /// generation has no client.
     ///
     /// # Errors
     /// Why the generation is cancelled.
-    pub(crate) fn look(&mut self, generation: &Generation) -> Result<(), String> {
+    pub(crate) fn look(&mut self, is_unattended: impl FnOnce() -> bool) -> Result<(), String> {
         let clock = self.tenant.ledger.clock();
         if time::is_within(clock, LOOK, self.looked_ms) {
             return Ok(());
         }
         self.looked_ms = clock.now_ms();
-        if !generation.is_unattended() {
+        if !is_unattended() {
             self.alone = None;
             return Ok(());
         }

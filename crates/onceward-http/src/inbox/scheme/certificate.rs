@@ -1,14 +1,26 @@
 //! Certificates that vendors publish, and the URLs where they may be.
 
+use async_trait::async_trait;
 use bytes::Bytes;
 use ring::signature::{self, UnparsedPublicKey};
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use x509_cert::der::Decode;
 
-use crate::inbox::certificates::FetchCertificate;
 use crate::inbox::judgement::{Reason, Rejection};
 use crate::inbox::settings::Algorithm;
+
+/// Why there is no certificate.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{0}")]
+pub struct CertificateError(pub String);
+
+/// Fetches signing certificates.
+#[async_trait]
+pub trait FetchCertificate: Send + Sync {
+    /// The certificate at this URL, as PEM or DER. The caller has checked that the URL belongs to the vendor.
+    async fn fetch(&self, url: &str) -> Result<Bytes, CertificateError>;
+}
 
 /// A certificate with an RSA key.
 #[derive(Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use serde_json_path::JsonPath;
 
 use super::{needed, one};
 use crate::inbox::judgement::{Reason, Rejection};
-use crate::inbox::places::View;
+use crate::inbox::selectors::View;
 use crate::inbox::settings::{Algorithm, Encoding, SignatureConfig, TimeUnit, TimestampConfig};
 
 /// The most items of a header that are read.

@@ -7,9 +7,9 @@ use serde_json::value::RawValue;
 
 use super::{Source, digest_of, short, time_ms};
 use crate::inbox::judgement::{Event, Reason, Rejection};
-use crate::inbox::places::{Trust, View};
 use crate::inbox::scheme::one;
 use crate::inbox::scheme::template::Piece;
+use crate::inbox::selectors::{Trust, View};
 
 const STRUCTURED: &str = "application/cloudevents+json";
 const BATCHED: &str = "application/cloudevents-batch+json";

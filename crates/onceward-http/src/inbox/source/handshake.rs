@@ -5,8 +5,8 @@ use http::{HeaderName, HeaderValue, StatusCode, header};
 use serde_json::Value;
 
 use crate::inbox::judgement::{Judgement, Reason, Received, Rejection, Reply};
-use crate::inbox::places::View;
 use crate::inbox::scheme::{needed, one};
+use crate::inbox::selectors::View;
 use crate::inbox::settings::Handshake;
 
 const ORIGIN: HeaderName = HeaderName::from_static("webhook-request-origin");

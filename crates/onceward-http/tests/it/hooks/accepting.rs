@@ -1,7 +1,7 @@
 //! What is accepted, what is a duplicate, and what is not believed.
 
 use onceward::{Clock, Kind, State};
-use onceward_http::inbox::{Outside, Trial, record};
+use onceward_http::inbox::{HostEnvironment, Trial, record};
 use onceward_testkit::Stepped;
 use serde_json::json;
 
@@ -223,8 +223,8 @@ async fn a_body_of_paypal_with_an_equal_crc_32_does_not_run_twice() {
         format!("[hook.paypal]\nwebhook_id = \"{webhook}\"\n[hook.paypal.handler.app]\nurl = \"{url}\"\n");
     let clock = Stepped::new();
     let (now_ms, store) = (clock.now_ms(), std::sync::Arc::new(onceward::MemoryStore::new(clock.clone())));
-    let outside = Outside::default().certificates(trial.clone());
-    let rig = Rig::with(clock, store, &policy, outside).await;
+    let environment = HostEnvironment::default().certificates(trial.clone());
+    let rig = Rig::with(clock, store, &policy, environment).await;
     let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
     let first = rig.deliver("paypal", &signed).await;
     assert_eq!(first.result(), "accepted", "{}", first.text);
@@ -424,9 +424,9 @@ async fn a_request_that_may_be_authentic_is_not_called_a_forgery() {
     let clock = Stepped::new();
     let (now_ms, store) = (clock.now_ms(), std::sync::Arc::new(onceward::MemoryStore::new(clock.clone())));
     let secret = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw".to_owned();
-    let outside =
-        Outside::variables(move |_| Some(secret.clone())).certificates(std::sync::Arc::new(Nowhere));
-    let rig = Rig::with(clock, store, &policy, outside).await;
+    let environment =
+        HostEnvironment::variables(move |_| Some(secret.clone())).certificates(std::sync::Arc::new(Nowhere));
+    let rig = Rig::with(clock, store, &policy, environment).await;
     let signed = trial.sign(&trial.source.sample("https://example.com/hooks", 1, now_ms).unwrap()).unwrap();
     let answer = rig.deliver("paypal", &signed).await;
     assert_eq!((answer.status, answer.json()["retryable"].as_bool()), (503, Some(true)), "{}", answer.text);

@@ -11,7 +11,7 @@ use axum::response::{IntoResponse, Response};
 use http_body_util::BodyExt;
 use onceward::{Clock, Filter, Policy, Record, Store};
 use onceward_http::client::{Connection, Remote, full};
-use onceward_http::inbox::{Outside, Signed, Source};
+use onceward_http::inbox::{HostEnvironment, Signed, Source};
 use onceward_http::{App, Config};
 use onceward_testkit::Stepped;
 use serde_json::Value;
@@ -62,17 +62,17 @@ impl Rig {
 
     /// A server on a store with this clock, which others may use as well.
     pub(crate) async fn on(clock: Arc<Stepped>, store: Arc<dyn Store>, policy: &str) -> Self {
-        Self::with(clock, store, policy, Outside::variables(|_| Some(SECRET.to_owned()))).await
+        Self::with(clock, store, policy, HostEnvironment::variables(|_| Some(SECRET.to_owned()))).await
     }
 
     pub(crate) async fn with(
         clock: Arc<Stepped>,
         store: Arc<dyn Store>,
         policy: &str,
-        outside: Outside,
+        environment: HostEnvironment,
     ) -> Self {
         let mut config = Config::from_policy(&Policy::parse(policy).unwrap()).unwrap();
-        config.outside = outside;
+        config.environment = environment;
         let app = App::new(Arc::clone(&store), config).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let base = format!("http://{}", listener.local_addr().unwrap());

@@ -2,7 +2,7 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap, HashSet, VecDeque};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use onceward::event::{Deliveries, Fate, Round};
@@ -10,6 +10,7 @@ use onceward::{Clock, Ledger, OperationId, Record};
 use tokio::sync::Notify;
 
 use super::record::EventData;
+use crate::locks::lock;
 use crate::time;
 
 /// After this many failures in a row the handler gets a rest.
@@ -59,34 +60,30 @@ impl Item {
 
     /// Whether the delivery to this handler has not ended.
     pub(crate) fn is_open(&self, handler: &str) -> bool {
-        self.deliveries().handlers.get(handler).is_some_and(Option::is_none)
+        lock(&self.deliveries).handlers.get(handler).is_some_and(Option::is_none)
     }
 
     /// The handlers whose deliveries have not ended.
     pub(crate) fn open(&self) -> Vec<String> {
-        let deliveries = self.deliveries();
+        let deliveries = lock(&self.deliveries);
         let open = deliveries.handlers.iter().filter(|(_, fate)| fate.is_none());
         open.map(|(handler, _)| handler.clone()).collect()
     }
 
     /// How its deliveries have ended, as far as they have.
     pub(crate) fn fates(&self) -> BTreeMap<String, Fate> {
-        let deliveries = self.deliveries();
+        let deliveries = lock(&self.deliveries);
         deliveries.handlers.iter().filter_map(|(handler, fate)| Some((handler.clone(), (*fate)?))).collect()
     }
 
     /// Notes how the delivery to this handler has ended.
     pub(crate) fn close(&self, handler: &str, fate: Fate) -> Closed {
-        let mut deliveries = self.deliveries();
+        let mut deliveries = lock(&self.deliveries);
         match deliveries.handlers.get_mut(handler) {
             Some(open @ None) => *open = Some(fate),
             Some(Some(_)) | None => return Closed::Already,
         }
         if deliveries.handlers.values().all(Option::is_some) { Closed::Last } else { Closed::One }
-    }
-
-    fn deliveries(&self) -> MutexGuard<'_, Deliveries> {
-        self.deliveries.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -168,7 +165,7 @@ impl std::hash::Hash for ByPointer {
 }
 
 /// The queue of one handler.
-pub(crate) struct Lane {
+pub(crate) struct HandlerQueue {
     /// The handler's name.
     name: String,
     is_ordered: bool,
@@ -187,7 +184,7 @@ struct Breaker {
     until_ms: Option<i64>,
 }
 
-impl Lane {
+impl HandlerQueue {
     pub(crate) fn new(name: &str, is_ordered: bool, ledger: &Ledger) -> Self {
         let (waiting, wake, breaker) = (Mutex::default(), Notify::new(), Mutex::default());
         Self { name: name.to_owned(), is_ordered, ledger: ledger.clone(), waiting, wake, breaker }
@@ -204,7 +201,7 @@ impl Lane {
     /// Adds an event that this handler wants. In an ordered queue it waits behind those with the same value, and an
     /// item that is there is not added twice.
     pub(crate) fn push(&self, job: Job) {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         if self.is_ordered && !waiting.held.insert(ByPointer(Arc::clone(&job.item))) {
             return;
         }
@@ -225,7 +222,7 @@ impl Lane {
 
     /// Adds an event again that is to be looked at after a pause. It keeps its turn.
     pub(crate) fn again(&self, job: Job, pause: Duration) {
-        self.lock().later.push(Reverse(Later(time::after(self.clock(), pause), job)));
+        lock(&self.waiting).later.push(Reverse(Later(time::after(self.clock(), pause), job)));
         self.wake.notify_one();
     }
 
@@ -235,7 +232,7 @@ impl Lane {
         if !self.is_ordered {
             return;
         }
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         waiting.held.remove(&ByPointer(Arc::clone(item)));
         let Some(value) = item.data.order.get(&self.name) else { return };
         let turns = waiting.turns.get_mut(value).filter(|turns| Arc::ptr_eq(&turns.current, item));
@@ -253,12 +250,12 @@ impl Lane {
 
     /// Takes an event out of those that wait for their time.
     pub(crate) fn take_out(&self, item: &Arc<Item>) {
-        self.lock().later.retain(|later| !Arc::ptr_eq(&later.0.1.item, item));
+        lock(&self.waiting).later.retain(|later| !Arc::ptr_eq(&later.0.1.item, item));
     }
 
     /// Forgets everything: another process delivers to this handler.
     pub(crate) fn clear(&self) {
-        *self.lock() = Waiting::default();
+        *lock(&self.waiting) = Waiting::default();
     }
 
     /// The next event that is ready.
@@ -284,7 +281,7 @@ impl Lane {
 
     /// An event that is ready now, or the time of the next one.
     pub(crate) fn take_ready(&self) -> Result<Job, Option<i64>> {
-        let mut waiting = self.lock();
+        let mut waiting = lock(&self.waiting);
         let now_ms = self.clock().now_ms();
         while let Some(Reverse(later)) = waiting.later.peek() {
             if later.0 > now_ms {
@@ -307,7 +304,7 @@ impl Lane {
     pub(crate) async fn rested(&self) {
         loop {
             let until_ms = {
-                let mut breaker = self.breaker();
+                let mut breaker = lock(&self.breaker);
                 match breaker.until_ms {
                     Some(until_ms) if until_ms > self.clock().now_ms() => until_ms,
                     Some(_) => {
@@ -324,36 +321,28 @@ impl Lane {
 
     /// Gives the handler a rest that is not its fault: nothing may be delivered for now.
     pub(crate) fn rest(&self, pause: Duration) {
-        self.breaker().until_ms = Some(time::after(self.clock(), pause));
+        lock(&self.breaker).until_ms = Some(time::after(self.clock(), pause));
     }
 
     /// Whether the handler has a rest.
     pub(crate) fn is_resting(&self) -> bool {
-        self.breaker().until_ms.is_some_and(|until_ms| until_ms > self.clock().now_ms())
+        lock(&self.breaker).until_ms.is_some_and(|until_ms| until_ms > self.clock().now_ms())
     }
 
     /// Notes that the handler answered.
     pub(crate) fn answered(&self) {
-        *self.breaker() = Breaker::default();
+        *lock(&self.breaker) = Breaker::default();
     }
 
     /// Notes that the handler could not be reached or gave no proper answer.
     pub(crate) fn failed(&self) {
-        let mut breaker = self.breaker();
+        let mut breaker = lock(&self.breaker);
         breaker.failures += 1;
         if breaker.failures >= FAILURES {
             let rest = REST.0.saturating_mul(1 << breaker.rests.min(10)).min(REST.1);
             breaker.rests += 1;
             breaker.until_ms = Some(time::after(self.clock(), rest));
         }
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Waiting> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    fn breaker(&self) -> MutexGuard<'_, Breaker> {
-        self.breaker.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
@@ -366,10 +355,10 @@ mod tests {
     use super::*;
 
     /// A queue, and the clock that says what is due in it.
-    fn lane(is_ordered: bool) -> (Lane, Arc<Stepped>) {
+    fn queue(is_ordered: bool) -> (HandlerQueue, Arc<Stepped>) {
         let clock = Stepped::at(0);
         let ledger = Ledger::new(Arc::new(MemoryStore::new(Arc::clone(&clock))));
-        (Lane::new("bill", is_ordered, &ledger), clock)
+        (HandlerQueue::new("bill", is_ordered, &ledger), clock)
     }
 
     fn job(key: &str, value: &str, created_ms: i64) -> Job {
@@ -382,98 +371,98 @@ mod tests {
         Job { item: Item::new(&record, data), seen: Seen::Ready }
     }
 
-    fn taken(lane: &Lane) -> Option<String> {
-        lane.next().now_or_never().map(|job| job.item.key.clone())
+    fn taken(queue: &HandlerQueue) -> Option<String> {
+        queue.next().now_or_never().map(|job| job.item.key.clone())
     }
 
     #[tokio::test]
     async fn events_with_one_value_are_delivered_one_at_a_time_in_order() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let jobs = [("a1", "a", 1), ("b1", "b", 2), ("a2", "a", 3), ("a3", "a", 5)];
         let [a1, b1, a2, a3] = jobs.map(|(key, value, at)| job(key, value, at));
         for job in [&a1, &b1, &a2, &a3] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        assert_eq!(taken(&lane).as_deref(), Some("b1"));
-        assert_eq!(taken(&lane), None, "the others wait for a1");
-        lane.again(a1.clone(), Duration::from_secs(3_600));
-        assert_eq!(taken(&lane), None, "a1 waits for its next attempt and keeps its turn");
-        lane.take_out(&a1.item);
-        lane.again(a1.clone(), Duration::ZERO);
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        lane.ended(&a1.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a2"));
-        lane.ended(&a2.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a3"));
-        lane.ended(&a3.item);
-        lane.push(job("a4", "a", 6));
-        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        assert_eq!(taken(&queue).as_deref(), Some("b1"));
+        assert_eq!(taken(&queue), None, "the others wait for a1");
+        queue.again(a1.clone(), Duration::from_secs(3_600));
+        assert_eq!(taken(&queue), None, "a1 waits for its next attempt and keeps its turn");
+        queue.take_out(&a1.item);
+        queue.again(a1.clone(), Duration::ZERO);
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        queue.ended(&a1.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a2"));
+        queue.ended(&a2.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a3"));
+        queue.ended(&a3.item);
+        queue.push(job("a4", "a", 6));
+        assert_eq!(taken(&queue).as_deref(), Some("a4"));
     }
 
     #[tokio::test]
     async fn an_event_that_is_added_twice_does_not_block_the_next_one() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let [a1, a2, a3] = ["a1", "a2", "a3"].map(|key| job(key, "a", 1));
         for job in [&a1, &a1, &a2, &a2, &a3] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
         for job in [&a1, &a2, &a3] {
-            assert_eq!(taken(&lane).as_deref(), Some(job.item.key.as_str()));
-            lane.ended(&job.item);
-            lane.ended(&job.item);
+            assert_eq!(taken(&queue).as_deref(), Some(job.item.key.as_str()));
+            queue.ended(&job.item);
+            queue.ended(&job.item);
         }
-        lane.push(a3.clone());
-        lane.push(job("a4", "a", 2));
-        assert_eq!(taken(&lane).as_deref(), Some("a3"), "it had ended before it was added again");
-        lane.ended(&a3.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a4"));
+        queue.push(a3.clone());
+        queue.push(job("a4", "a", 2));
+        assert_eq!(taken(&queue).as_deref(), Some("a3"), "it had ended before it was added again");
+        queue.ended(&a3.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a4"));
     }
 
     /// An event that was released again while its earlier delivery is being looked at: both come to their end, and the
     /// end of the earlier one does not pass on the turn of the later one.
     #[tokio::test]
     async fn an_event_that_was_released_again_has_a_turn_of_its_own() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let [before, released, next] = [job("a1", "a", 1), job("a1", "a", 1), job("a2", "a", 2)];
         for job in [&before, &released, &next] {
-            lane.push(job.clone());
+            queue.push(job.clone());
         }
-        assert_eq!(taken(&lane).as_deref(), Some("a1"));
-        lane.take_out(&released.item);
-        lane.ended(&before.item);
-        assert!(Arc::ptr_eq(&lane.next().now_or_never().unwrap().item, &released.item));
-        lane.ended(&before.item);
-        assert_eq!(taken(&lane), None, "the released one has the turn");
-        lane.ended(&released.item);
-        assert_eq!(taken(&lane).as_deref(), Some("a2"));
+        assert_eq!(taken(&queue).as_deref(), Some("a1"));
+        queue.take_out(&released.item);
+        queue.ended(&before.item);
+        assert!(Arc::ptr_eq(&queue.next().now_or_never().unwrap().item, &released.item));
+        queue.ended(&before.item);
+        assert_eq!(taken(&queue), None, "the released one has the turn");
+        queue.ended(&released.item);
+        assert_eq!(taken(&queue).as_deref(), Some("a2"));
     }
 
     #[tokio::test]
     async fn an_event_without_the_value_is_not_added_twice() {
-        let (lane, _) = lane(true);
+        let (queue, _) = queue(true);
         let mut item = Arc::into_inner(job("a1", "a", 1).item).unwrap();
         item.data.order.clear();
         let item = Arc::new(item);
         for _ in 0..2 {
-            lane.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
+            queue.push(Job { item: Arc::clone(&item), seen: Seen::Ready });
         }
-        assert_eq!((taken(&lane).as_deref(), taken(&lane)), (Some("a1"), None));
+        assert_eq!((taken(&queue).as_deref(), taken(&queue)), (Some("a1"), None));
     }
 
     #[tokio::test]
     async fn a_handler_that_fails_again_and_again_gets_a_rest() {
-        let (lane, clock) = lane(false);
+        let (queue, clock) = queue(false);
         for _ in 1..FAILURES {
-            lane.failed();
-            assert!(lane.rested().now_or_never().is_some());
+            queue.failed();
+            assert!(queue.rested().now_or_never().is_some());
         }
-        lane.failed();
-        assert!(lane.is_resting() && lane.rested().now_or_never().is_none());
+        queue.failed();
+        assert!(queue.is_resting() && queue.rested().now_or_never().is_none());
         clock.step(2_000);
-        assert!(lane.rested().now_or_never().is_some(), "one tries it");
-        assert!(lane.rested().now_or_never().is_none(), "the others wait for its result");
-        lane.answered();
-        assert!(lane.rested().now_or_never().is_some() && !lane.is_resting());
+        assert!(queue.rested().now_or_never().is_some(), "one tries it");
+        assert!(queue.rested().now_or_never().is_none(), "the others wait for its result");
+        queue.answered();
+        assert!(queue.rested().now_or_never().is_some() && !queue.is_resting());
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 /// The calls in flight.
 #[derive(Clone, Default)]
-pub(crate) struct Work {
+pub(crate) struct DetachedTasks {
     running: Arc<watch::Sender<usize>>,
 }
 
@@ -21,7 +21,7 @@ impl Drop for Running {
     }
 }
 
-impl Work {
+impl DetachedTasks {
     /// Runs a call in a task of its own.
     pub(crate) fn spawn<T: Send + 'static>(
         &self,

@@ -1,4 +1,4 @@
-//! Questions to an upstream: did a request in doubt happen, and is a reported success true?
+//! Probes and checks of an upstream: did a request in doubt happen, and is a reported success true?
 
 use std::time::Duration;
 
@@ -9,14 +9,15 @@ use onceward::rfc3339;
 use onceward::{Clock, Json, Ledger, Outcome, ProbeAnswer, Record, Template, Verification};
 use serde_json::Value;
 
+use super::completeness::{self, Read, Said};
 use super::content::Request;
 use super::exchange::forwarded;
-use super::query::{Condition, encoded, field, fields_of, fill, in_path, literal, select};
+use super::query::{Condition, field, fields_of, in_path, literal, select};
 use super::reply::Reply;
 use super::rules::{Probe, Verify};
 use super::upstream::{Ruling, Upstream};
-use super::whole::{self, Read, Said};
 use crate::client::{Connection, SendError, full, in_words};
+use crate::template::{encoded, fill};
 use crate::time;
 
 /// The largest answer to a question.
@@ -45,7 +46,7 @@ const PAGE_SIZES: [&str; 12] = [
 ];
 
 /// A probe of a request in doubt.
-pub(crate) struct Question<'a> {
+pub(crate) struct ProbeContext<'a> {
     pub(crate) upstream: &'a Upstream,
     pub(crate) ruling: &'a Ruling,
     pub(crate) request: &'a Request,
@@ -68,11 +69,11 @@ struct Search {
 }
 
 /// Asks whether the request that the record is about happened.
-pub(crate) async fn probe(question: Question<'_>) -> ProbeAnswer {
-    question.ask().await.unwrap_or_else(ProbeAnswer::CannotTell)
+pub(crate) async fn probe(context: ProbeContext<'_>) -> ProbeAnswer {
+    context.ask().await.unwrap_or_else(ProbeAnswer::CannotTell)
 }
 
-impl Question<'_> {
+impl ProbeContext<'_> {
     /// The answer, or why there is none.
     async fn ask(&self) -> Result<ProbeAnswer, String> {
         let probe = self.ruling.probe.as_ref().ok_or("there is no probe")?;
@@ -87,7 +88,7 @@ impl Question<'_> {
                     .await?;
             let status = answer.status.as_u16();
             if probe.absent.contains(&status) && page == 0 {
-                return whole::stale(&answer.headers).map_or(Ok(ProbeAnswer::No), Err);
+                return completeness::stale(&answer.headers).map_or(Ok(ProbeAnswer::No), Err);
             }
             let json = answer.json.as_ref().filter(|_| answer.status.is_success());
             let json = json.ok_or_else(|| format!("the probe was answered with status {status}"))?;
@@ -96,8 +97,9 @@ impl Question<'_> {
             search.read.items += list.len();
             search.read.pages += 1;
             if search.unsound.is_none() {
-                search.unsound = whole::unsound(answer.status, &answer.headers).or_else(|| {
-                    whole::is_troubled(json, list).then(|| "the probe's answer is not complete".to_owned())
+                search.unsound = completeness::unsound(answer.status, &answer.headers).or_else(|| {
+                    completeness::is_troubled(json, list)
+                        .then(|| "the probe's answer is not complete".to_owned())
                 });
             }
             match answer.next {
@@ -106,7 +108,7 @@ impl Question<'_> {
                     return Err("the next page of the answer is at another server".to_owned());
                 }
                 Next::None => {
-                    let said = whole::said(&answer.headers, json, list, search.read);
+                    let said = completeness::said(&answer.headers, json, list, search.read);
                     if search.unsound.is_none() && !is_whole(said, probe, &path, list.len()) {
                         search.unsound = Some("the probe's answer may have further pages".to_owned());
                     }
@@ -273,7 +275,7 @@ fn date_ms(date: &str) -> Option<i64> {
 /// The path of the next page (RFC 8288).
 fn next_page(upstream: &Upstream, headers: &HeaderMap) -> Next {
     let lines = headers.get_all(header::LINK).iter().filter_map(|value| value.to_str().ok());
-    let links = lines.filter_map(whole::links).flatten();
+    let links = lines.filter_map(completeness::links).flatten();
     let target = links.into_iter().find(|link| link.is("next")).map(|link| link.target);
     let Some(target) = target else { return Next::None };
     if target.starts_with('/') && !target.starts_with("//") {

@@ -5,33 +5,33 @@ use std::sync::{Arc, Mutex};
 
 use tokio::sync::{Mutex as Queue, OwnedMutexGuard};
 
-use super::lock;
-use super::readers::Place;
+use crate::locks::lock;
+use crate::tenant::Place;
 
 /// Locks for operations and keys.
 #[derive(Default)]
-pub(crate) struct Turns {
+pub(crate) struct NamedLocks {
     all: Arc<Mutex<HashMap<Place, Arc<Queue<()>>>>>,
 }
 
 /// A lock that is held until this is dropped.
-pub(crate) struct Turn {
+pub(crate) struct NamedLock {
     all: Arc<Mutex<HashMap<Place, Arc<Queue<()>>>>>,
     place: Place,
     held: Option<OwnedMutexGuard<()>>,
 }
 
-impl Turns {
+impl NamedLocks {
     /// Waits for the lock with this name.
-    pub(crate) async fn take(&self, place: Place) -> Turn {
+    pub(crate) async fn take(&self, place: Place) -> NamedLock {
         let queue = Arc::clone(lock(&self.all).entry(place.clone()).or_default());
         // If this future is dropped while it waits, the entry is removed by the next turn that ends.
         let held = queue.lock_owned().await;
-        Turn { all: Arc::clone(&self.all), place, held: Some(held) }
+        NamedLock { all: Arc::clone(&self.all), place, held: Some(held) }
     }
 }
 
-impl Drop for Turn {
+impl Drop for NamedLock {
     fn drop(&mut self) {
         let mut all = lock(&self.all);
         self.held = None;
@@ -51,7 +51,7 @@ mod tests {
 
     #[test]
     fn one_request_at_a_time_has_its_turn() {
-        let turns = Turns::default();
+        let turns = NamedLocks::default();
         let place = |key: &str| (None, OperationId::of("s", "n", key));
         let first = turns.take(place("a")).now_or_never().unwrap();
         assert!(turns.take(place("a")).now_or_never().is_none(), "it is taken");

@@ -10,9 +10,9 @@ use serde_json_path::{JsonPath, NormalizedPath, PathElement};
 
 use crate::raw;
 
-/// A place in a request.
+/// Where a value is in a request.
 #[derive(Debug)]
-pub(crate) enum Place {
+pub(crate) enum Selector {
     /// `$.path` in the JSON body.
     Path(JsonPath),
     /// `header:NAME`.
@@ -21,7 +21,7 @@ pub(crate) enum Place {
     Field(String),
     /// `signed`: the id that the signature covers.
     Signed,
-    /// Several places together: all of them must have a value.
+    /// Several selectors together: all of them must have a value.
     Joined(Vec<Self>),
 }
 
@@ -34,7 +34,7 @@ pub(crate) enum Trust {
     Unsigned,
 }
 
-/// What the places of a request are looked up in.
+/// What selectors are looked up in.
 pub(crate) struct View<'a> {
     pub(crate) headers: &'a HeaderMap,
     pub(crate) body: &'a [u8],
@@ -52,13 +52,13 @@ impl<'a> View<'a> {
         self.json.get_or_init(|| serde_json::from_slice(self.body).ok()).as_ref()
     }
 
-    /// The first place that has a value, and whether that is signed, given whether the content is.
-    pub(crate) fn first(&self, places: &[Place], content: Trust) -> Option<(String, Trust)> {
-        places.iter().find_map(|place| Some((place.value(self)?, place.trust(content))))
+    /// The first selector that has a value, and whether that is signed, given whether the content is.
+    pub(crate) fn first(&self, selectors: &[Selector], content: Trust) -> Option<(String, Trust)> {
+        selectors.iter().find_map(|selector| Some((selector.value(self)?, selector.trust(content))))
     }
 }
 
-impl Place {
+impl Selector {
     /// Reads the notation of the configuration.
     pub(crate) fn parse(text: &str) -> Result<Self, InvalidInput> {
         if text.contains(" + ") {
@@ -92,7 +92,9 @@ impl Place {
             Self::Path(_) | Self::Field(_) => content,
             Self::Signed => Trust::Signed,
             Self::Header(_) => Trust::Unsigned,
-            Self::Joined(places) if places.iter().all(|place| place.trust(content) == Trust::Signed) => {
+            Self::Joined(selectors)
+                if selectors.iter().all(|selector| selector.trust(content) == Trust::Signed) =>
+            {
                 Trust::Signed
             }
             Self::Joined(_) => Trust::Unsigned,
@@ -115,8 +117,9 @@ impl Place {
             Self::Field(field) => one_field(view.body, field)?,
             Self::Signed => view.signed_id?.to_owned(),
             // A space separates the parts, so they cannot contain one.
-            Self::Joined(places) => {
-                let parts: Option<Vec<String>> = places.iter().map(|place| place.value(view)).collect();
+            Self::Joined(selectors) => {
+                let parts: Option<Vec<String>> =
+                    selectors.iter().map(|selector| selector.value(view)).collect();
                 let parts = parts?;
                 let escaped = parts.iter().map(|part| part.replace('%', "%25").replace(' ', "%20"));
                 escaped.collect::<Vec<_>>().join(" ")
@@ -178,7 +181,7 @@ mod tests {
             "long": 340282366920938463463374607431768211455, "tiny": 1.000000000000000000001,
             "two": 1, "two": 1, "twice": {"x": 1}, "tw\u0069ce": {"x": 2}}"#;
         let view = View::new(&headers, body, Some("s1"));
-        let found = |text: &str| view.first(&[Place::parse(text).unwrap()], Trust::Signed);
+        let found = |text: &str| view.first(&[Selector::parse(text).unwrap()], Trust::Signed);
         let some = |text: &str, trust| Some((text.to_owned(), trust));
         let (signed, unsigned) = (Trust::Signed, Trust::Unsigned);
         assert_eq!(found("$.id"), some("b1", signed));
@@ -195,11 +198,11 @@ mod tests {
             assert_eq!(found(none), None, "{none}");
         }
         for wrong in ["id", "", "$.", "header:a b", "$[", "form"] {
-            assert!(Place::parse(wrong).is_err(), "{wrong}");
+            assert!(Selector::parse(wrong).is_err(), "{wrong}");
         }
         let view = View::new(&headers, b"a=1&b=2&b=3&c=%41", None);
         let found =
-            |text: &str| view.first(&[Place::parse(text).unwrap()], Trust::Unsigned).map(|(text, _)| text);
+            |text: &str| view.first(&[Selector::parse(text).unwrap()], Trust::Unsigned).map(|(text, _)| text);
         assert_eq!(
             (found("form:a"), found("form:b"), found("form:c")),
             (Some("1".into()), None, Some("A".into()))

@@ -8,32 +8,34 @@ use async_trait::async_trait;
 use bytes::Bytes;
 use onceward::{Class, Code, InvalidInput};
 
-use super::certificates::FetchCertificate;
+use super::scheme::certificate::FetchCertificate;
 
 type Variable = dyn Fn(&str) -> Option<String> + Send + Sync;
 
 /// What only the program may do: read the environment and start processes. The default has no variables and runs no
 /// commands.
 #[derive(Clone)]
-pub struct Outside {
+pub struct HostEnvironment {
     variable: Arc<Variable>,
     commands: Option<Arc<dyn RunCommand>>,
     certificates: Option<Arc<dyn FetchCertificate>>,
 }
 
-impl fmt::Debug for Outside {
+impl fmt::Debug for HostEnvironment {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Outside").field("runs_commands", &self.commands.is_some()).finish_non_exhaustive()
+        f.debug_struct("HostEnvironment")
+            .field("runs_commands", &self.commands.is_some())
+            .finish_non_exhaustive()
     }
 }
 
-impl Default for Outside {
+impl Default for HostEnvironment {
     fn default() -> Self {
         Self { variable: Arc::new(|_| None), commands: None, certificates: None }
     }
 }
 
-impl Outside {
+impl HostEnvironment {
     /// Reads environment variables with this function.
     #[must_use]
     pub fn variables(variable: impl Fn(&str) -> Option<String> + Send + Sync + 'static) -> Self {

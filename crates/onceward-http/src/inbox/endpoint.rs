@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, OnceLock};
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use bytes::Bytes;
 use data_encoding::BASE64;
@@ -16,13 +16,12 @@ use onceward::{
 use serde::{Deserialize, Serialize};
 use serde_json::value::RawValue;
 
-use super::super::config::{HandlerConfig, HandlerProbe};
-use super::super::hook::Handler;
-use super::super::lane::Item;
-use super::super::outside::Outside;
+use super::config::{HandlerConfig, HandlerProbe};
+use super::handler_queue::{HandlerQueue, Item};
+use super::host_environment::HostEnvironment;
 use crate::client::{Connection, Remote, SendError, Watch, full};
 use crate::evidence;
-use crate::gateway::query::{encoded, fill};
+use crate::template::{encoded, fill};
 use crate::time;
 
 /// The part of an answer that is read.
@@ -72,13 +71,20 @@ pub(crate) struct Endpoint {
     headers: HeaderMap,
     secret: Option<Vec<u8>>,
     no_effect: Vec<u16>,
+    /// How long a request may take.
+    timeout: Duration,
 }
 
 impl Endpoint {
-    pub(crate) fn new(url: &str, config: &HandlerConfig, outside: &Outside) -> Result<Self, InvalidInput> {
-        let headers = read_headers(&config.headers, outside)?;
+    pub(crate) fn new(
+        url: &str,
+        config: &HandlerConfig,
+        environment: &HostEnvironment,
+        timeout: Duration,
+    ) -> Result<Self, InvalidInput> {
+        let headers = read_headers(&config.headers, environment)?;
         let secret = config.secret.as_deref().map(|place| {
-            let secret = outside.value(place)?;
+            let secret = environment.value(place)?;
             let key = secret.strip_prefix("whsec_").unwrap_or(&secret);
             let wrong =
                 || InvalidInput::new("secret: it must be `whsec_` and base64, as Standard Webhooks says");
@@ -89,6 +95,7 @@ impl Endpoint {
             headers,
             secret: secret.transpose()?,
             no_effect: config.no_effect_statuses.clone(),
+            timeout,
         })
     }
 
@@ -96,7 +103,7 @@ impl Endpoint {
     pub(crate) async fn send(
         &self,
         source: &str,
-        handler: &Handler,
+        queue: &HandlerQueue,
         item: &Item,
         key: &str,
         body: Bytes,
@@ -120,22 +127,22 @@ impl Endpoint {
             let read = Limited::new(response.into_body(), MAX_ANSWER).collect().await;
             Ok::<_, SendError>(read.map(http_body_util::Collected::to_bytes).unwrap_or_default())
         };
-        let exchanged = time::within(handler.lane.clock(), handler.timeout, exchange).await;
+        let exchanged = time::within(queue.clock(), self.timeout, exchange).await;
         let (text, (status, refusal)) = match (exchanged, head.get()) {
             (Some(Ok(text)), Some(head)) => (text, *head),
             (None, Some(head)) => (Bytes::new(), *head),
             (Some(Ok(_)), None) => return Err(Failure::in_doubt("the answer has no status")),
             (Some(Err(SendError::NotSent(why))), _) => {
-                handler.lane.failed();
+                queue.failed();
                 return Err(Failure::no_effect(Evidence::NotSent, why));
             }
             (Some(Err(SendError::MaybeSent(why))), _) => {
-                handler.lane.failed();
+                queue.failed();
                 return Err(Failure::in_doubt(why));
             }
             (None, None) => {
-                handler.lane.failed();
-                let patience = handler.timeout;
+                queue.failed();
+                let patience = self.timeout;
                 if watch.get().is_some_and(|watch| !watch.is_connected()) {
                     let why = format!("the connection to the handler was not ready within {patience:?}");
                     return Err(Failure::no_effect(Evidence::NotSent, why));
@@ -146,17 +153,17 @@ impl Endpoint {
         let number = status.as_u16();
         let failure = match self.happened(status, &text) {
             Happened::Yes => {
-                handler.lane.answered();
+                queue.answered();
                 return Ok(sent.done(Effect::Updated, &serde_json::json!({ "status": number })));
             }
             Happened::No => {
-                handler.lane.answered();
+                queue.answered();
                 let rule = format!("status {number} of a handler");
                 let reason = format!("the handler refused the event with status {number}");
                 Failure::no_effect(Evidence::refused(rule), reason)
             }
             Happened::Unknown => {
-                handler.lane.failed();
+                queue.failed();
                 Failure::in_doubt(format!("the handler answered with status {number}"))
             }
         };
@@ -167,12 +174,12 @@ impl Endpoint {
     pub(crate) async fn ask(
         &self,
         probe: &HandlerProbe,
-        handler: &Handler,
+        queue: &HandlerQueue,
         item: &Item,
         key: &str,
     ) -> ProbeAnswer {
-        let timeout = handler.timeout;
-        let asked = time::within(handler.lane.clock(), timeout, self.answer(probe, item, key)).await;
+        let timeout = self.timeout;
+        let asked = time::within(queue.clock(), timeout, self.answer(probe, item, key)).await;
         let answer = asked.unwrap_or_else(|| Err(format!("no answer within {timeout:?}")));
         answer.unwrap_or_else(|why| ProbeAnswer::CannotTell(format!("the probe: {why}")))
     }
@@ -284,12 +291,15 @@ fn sign(secret: &[u8], id: &str, timestamp: &str, body: &[u8]) -> String {
     format!("v1,{}", BASE64.encode(signing.sign().as_ref()))
 }
 
-fn read_headers(headers: &BTreeMap<String, String>, outside: &Outside) -> Result<HeaderMap, InvalidInput> {
+fn read_headers(
+    headers: &BTreeMap<String, String>,
+    environment: &HostEnvironment,
+) -> Result<HeaderMap, InvalidInput> {
     let mut all = HeaderMap::new();
     for (name, value) in headers {
         let wrong = |what: &str| InvalidInput::new(format!("headers: {name} {what}"));
         let parsed = name.parse::<HeaderName>().map_err(|_| wrong("is not the name of a header"))?;
-        let value = outside.value(value)?;
+        let value = environment.value(value)?;
         let value = HeaderValue::try_from(value).map_err(|_| wrong("has a value that cannot be sent"))?;
         all.insert(parsed, value);
     }

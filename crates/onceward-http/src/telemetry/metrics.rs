@@ -1,13 +1,10 @@
-//! What is counted, and how Prometheus reads it.
+//! What is counted, in the text format that Prometheus reads.
 //!
 //! Labels have few values, all of them fixed here: a caller cannot add one.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use axum::extract::State;
-use axum::http::{StatusCode, header};
-use axum::response::IntoResponse;
 use onceward::event::Fate;
 use onceward::{Code, Error, Ran, Receipt};
 use prometheus_client::encoding::text::encode;
@@ -17,8 +14,6 @@ use prometheus_client::metrics::family::Family;
 use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::Registry;
-
-use crate::App;
 
 /// Upper bounds of the latency histogram, in seconds: from a replay out of memory to a call that took a minute.
 const SECONDS: [f64; 14] =
@@ -286,7 +281,7 @@ struct ByDecision {
 ///
 /// ```
 /// use std::time::Duration;
-/// use onceward_http::observe::{CallSurface, Decision, Metrics, Outcome};
+/// use onceward_http::telemetry::{CallSurface, Decision, Metrics, Outcome};
 ///
 /// let metrics = Metrics::new();
 /// metrics.call_ended(CallSurface::Layer, Decision::Replayed, Outcome::Done, Duration::from_millis(2));
@@ -455,7 +450,7 @@ impl Metrics {
     }
 
     /// Sets what the ledger holds now; `None` if it cannot be read.
-    pub(super) fn ledger(&self, found: Option<(u64, u64)>) {
+    pub(crate) fn ledger(&self, found: Option<(u64, u64)>) {
         self.all.ledger_up.set(i64::from(found.is_some()));
         if let Some((in_doubt, running)) = found {
             self.all.in_doubt.set(i64::try_from(in_doubt).unwrap_or(i64::MAX));
@@ -472,17 +467,6 @@ impl Metrics {
             Ok(()) | Err(_) => text,
         }
     }
-}
-
-/// `/metrics`.
-pub(super) async fn exposed(State(app): State<Arc<App>>) -> impl IntoResponse {
-    let found = app.health.counted().await;
-    app.metrics.ledger(found);
-    for hook in app.inbox.hooks() {
-        app.metrics.backlog(hook.name(), hook.backlog());
-    }
-    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
-    (StatusCode::OK, [(header::CONTENT_TYPE, kind)], app.metrics.text())
 }
 
 #[cfg(test)]
