@@ -104,8 +104,6 @@ pub(crate) struct Gateway {
     replays: Replays,
     /// The answers of models that are growing.
     generations: models::Generations,
-    /// The boards of gateways that share answers.
-    boards: models::Boards,
     /// Operations whose success is being checked.
     checking: Mutex<HashSet<Place>>,
 }
@@ -129,7 +127,6 @@ impl Gateway {
             readers: Arc::default(),
             replays: Replays::default(),
             generations: models::Generations::default(),
-            boards: models::Boards::default(),
             checking: Mutex::default(),
         })
     }

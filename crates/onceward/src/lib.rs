@@ -113,9 +113,9 @@ pub use key::{
 pub use kind::Kind;
 pub use ledger::{
     Admin, Attempts, Begun, Blocking, BlockingAdmin, BlockingAttempts, BlockingRepeats, BlockingScopes,
-    BlockingUndo, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Notes, Occurrences,
-    Plan, ProbeAnswer, Receipt, Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart,
-    Undoing, Wanted, delivered_by, delivers,
+    BlockingUndo, Call, Cancelled, Claim, Events, Imported, Lease, Ledger, Left, Names, Occurrences, Plan,
+    ProbeAnswer, Receipt, Repeats, Resumed, Scopes, Stopped, SweepReport, ToUndo, Undo, UndoStart, Undoing,
+    Wanted, delivered_by, delivers,
 };
 pub use memory::{ManualClock, MemoryStore};
 pub use operation::{DEFAULT_SCOPE, Intent, Operation, ScopeOrigin};

@@ -425,7 +425,7 @@ fn every_method_of_the_ledger_and_its_handles_has_a_blocking_form() {
                 continue;
             };
             methods += 1;
-            let own = ["new", "blocking", "events", "names", "notes"].contains(&name);
+            let own = ["new", "blocking", "events", "names"].contains(&name);
             let accessor = format!("handle!({name}, ");
             let forms = [format!("pub fn {name}("), format!("pub fn {name}<"), format!("    {name}(")];
             let is_handle = blocking.contains(&accessor);

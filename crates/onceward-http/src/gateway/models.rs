@@ -4,15 +4,14 @@
 //! - `dialect`: the protocols of providers. `scanner`, `elements`: where an answer ends. `usage`: what it used.
 //!   `encoding`: compressed answers. `settings`: what is configured.
 //! - `which`: whether a request is a retry or a new sample.
-//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `fleet`:
-//!   answers of other gateways. `attempt`: one request to the provider. `budget`: how many there may be.
+//! - `generation`: an answer while it grows, and its readers. `unattended`: generations without readers. `attempt`: one
+//!   request to the provider. `budget`: how many there may be.
 
 mod attempt;
 mod budget;
 pub(crate) mod dialect;
 mod elements;
 mod encoding;
-mod fleet;
 mod generation;
 mod scanner;
 pub(crate) mod settings;
@@ -28,8 +27,8 @@ use axum::response::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{
-    Class, Effect, Error, Evidence, Failure, Intent, InvalidInput, Json, Ledger, OnFailure, Operation,
-    Preview, Ran, Receipt, Record, State, Terms,
+    Class, Effect, Error, InvalidInput, Json, OnFailure, Operation, Preview, Ran, Receipt, Record, State,
+    Terms,
 };
 
 use super::context::RequestContext;
@@ -43,9 +42,7 @@ use crate::telemetry::{self, CallSurface};
 use crate::tenant::Place;
 use attempt::ModelRequest;
 use dialect::{Dialect, ModelApi};
-pub(crate) use fleet::Boards;
-use fleet::Elsewhere;
-use generation::{Follower, Generation, Growing, Opening, Ownership, Settled, Sharing, Source};
+use generation::{Follower, Generation, Growing, Opening, Ownership, Settled, Stored};
 use settings::Settings;
 use which::Chosen;
 
@@ -167,8 +164,8 @@ impl ModelCall {
                 Some(running) => (Arc::clone(running), running.follow(), false),
                 None => {
                     let is_whole = chosen.intent.terms.redact.is_empty();
-                    let sharing = if is_whole { Sharing::Allowed } else { Sharing::Refused };
-                    let generation = Arc::new(Generation::new(sharing));
+                    let stored = if is_whole { Stored::Whole } else { Stored::Redacted };
+                    let generation = Arc::new(Generation::new(stored));
                     all.insert(place.clone(), Arc::clone(&generation));
                     let follower = generation.follow();
                     (generation, follower, true)
@@ -201,7 +198,6 @@ impl ModelCall {
             generation: Arc::clone(generation),
         });
         let gateway = Arc::clone(&self.context.gateway);
-        fleet::watch(&gateway, &self.context.tenant);
         let (tenant, asked) = (self.context.tenant.clone(), self.context.asked);
         let reader = Arc::clone(&self.context.reader);
         drop(self.context.gateway.tasks.spawn(async move {
@@ -213,14 +209,8 @@ impl ModelCall {
                 request.generation.note_begun();
                 async move { request.attempt(attempt, is_first).await }
             };
-            let generation = &request.generation;
-            let result = tokio::select! {
-                biased;
-                result = budget::within(&tenant, &gateway.readers, intent.clone(), tries, act) => result,
-                begun = Elsewhere::begun(&tenant, &place.1, generation) => {
-                    elsewhere(&tenant.ledger, intent.clone(), begun, generation).await
-                }
-            };
+            // A call that another gateway makes is waited for: its answer is replayed when it is complete.
+            let result = budget::within(&tenant, &gateway.readers, intent, tries, act).await;
             telemetry::ended(CallSurface::Gateway, &result, asked.elapsed(), Some(&gateway.metrics));
             lock(&gateway.generations).remove(&place);
             request.generation.settle(Arc::new(result), ownership);
@@ -230,7 +220,6 @@ impl ModelCall {
     async fn respond(&self, follower: Follower, is_own: bool, chosen: Chosen) -> Answered {
         match follower.opening().await {
             Opening::Begun(head) => {
-                let is_own = is_own && head.source == Source::Here;
                 let delivery = self.delivery_at_end(chosen.position);
                 let mut response = Response::new(Body::new(Growing::new(follower, delivery)));
                 *response.status_mut() = head.status;
@@ -335,24 +324,6 @@ enum Answered {
     Failed(Settled),
     /// Another gateway began it first, so this call chooses again.
     Taken,
-}
-
-/// The result of a call that another gateway makes, and whose answer clients here read while it grows.
-async fn elsewhere(
-    ledger: &Ledger,
-    intent: Intent,
-    answer: Elsewhere<'_>,
-    generation: &Generation,
-) -> Result<Receipt, Error> {
-    answer.receive().await?;
-    // It is done, so nothing is attempted here.
-    let gone = || Failure::no_effect(Evidence::NotStarted, "the answer has gone").stopped();
-    let never = |_| std::future::ready(Err(gone()));
-    let receipt = ledger.call(intent).run(never).await?;
-    if let Some(reply) = receipt.body().and_then(Reply::decode) {
-        generation.complete(&reply.body);
-    }
-    Ok(receipt)
 }
 
 /// Whether the same request would be refused again.

@@ -21,7 +21,7 @@ use super::super::reply::{Reply, kept};
 use super::super::upstream::Upstream;
 use super::dialect::{Dialect, model_of};
 use super::encoding::Decoder;
-use super::generation::{ChunkPlace, Generation, Head, Source};
+use super::generation::{ChunkPlace, Generation, Head};
 use super::scanner::{AnswerEnd, Progress, Scanner};
 use super::settings::Settings;
 use super::unattended::{LOOK, Watch};
@@ -137,12 +137,7 @@ impl ModelRequest {
         let mut scanner = Scanner::new(self.dialect, content_type.unwrap_or_default());
         let received = match Decoder::take(&mut head.headers) {
             Ok(decoder) => {
-                self.generation.begin(Head {
-                    status: head.status,
-                    headers: kept(&head.headers),
-                    attempt: attempt.number(),
-                    source: Source::Here,
-                });
+                self.generation.begin(Head { status: head.status, headers: kept(&head.headers) });
                 let received = tokio::select! {
                     biased;
                     received = self.receive(rest, decoder, &mut scanner, &mut watch) => received,

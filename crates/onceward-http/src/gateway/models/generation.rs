@@ -22,8 +22,8 @@ const JOINED: usize = 64 * 1024;
 pub(crate) type Settled = Arc<Result<Receipt, Error>>;
 
 /// An answer while it grows.
-#[derive(Default)]
 pub(crate) struct Generation {
+    stored: Stored,
     log: Mutex<Log>,
 }
 
@@ -32,16 +32,6 @@ pub(crate) struct Generation {
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
     pub(crate) headers: HeaderMap,
-    pub(crate) attempt: u32,
-    pub(crate) source: Source,
-}
-
-/// Where an answer is generated.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Source {
-    Here,
-    /// At another gateway on the same ledger.
-    Elsewhere,
 }
 
 /// The place of a chunk in its answer.
@@ -53,20 +43,13 @@ pub(crate) enum ChunkPlace {
     End,
 }
 
-/// How much of an answer was published for other gateways.
-#[derive(Debug, Clone, Copy, Default)]
-pub(crate) struct Published {
-    pub(crate) attempt: u32,
-    pub(crate) parts: u64,
-    pub(crate) chunks: usize,
-}
-
-/// Whether an answer may be published in parts before it is stored.
+/// What the ledger stores of an answer.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Sharing {
-    Allowed,
+pub(crate) enum Stored {
+    /// All of it.
+    Whole,
     /// The policy removes something from stored answers.
-    Refused,
+    Redacted,
 }
 
 /// Which operation a call may have.
@@ -77,15 +60,6 @@ pub(crate) enum Ownership {
     /// One whose next attempt this call makes. If another gateway was faster, the call chooses again: a client of that
     /// gateway has the answer.
     Own,
-}
-
-/// What other gateways want of an answer.
-#[derive(Default)]
-struct Wanted {
-    is_allowed: bool,
-    until_ms: i64,
-    is_publishing: bool,
-    published: Published,
 }
 
 #[derive(Default)]
@@ -104,7 +78,6 @@ struct Log {
     has_begun: bool,
     /// Whether a reader has taken a chunk of this attempt, so that no other attempt can take its place.
     is_read: bool,
-    wanted: Wanted,
     wakers: Vec<Waker>,
 }
 
@@ -131,9 +104,8 @@ pub(crate) enum Opening {
 }
 
 impl Generation {
-    pub(crate) fn new(sharing: Sharing) -> Self {
-        let wanted = Wanted { is_allowed: sharing == Sharing::Allowed, ..Wanted::default() };
-        Self { log: Mutex::new(Log { wanted, ..Log::default() }) }
+    pub(crate) fn new(stored: Stored) -> Self {
+        Self { stored, log: Mutex::default() }
     }
 
     fn log(&self) -> MutexGuard<'_, Log> {
@@ -145,53 +117,6 @@ impl Generation {
         let mut log = self.log();
         log.has_begun = true;
         log.wake();
-    }
-
-    /// Whether an attempt of this process has begun.
-    pub(crate) fn has_begun(&self) -> bool {
-        self.log().has_begun
-    }
-
-    pub(crate) fn is_settled(&self) -> bool {
-        self.log().settled.is_some()
-    }
-
-    /// Notes that another gateway wants the answer until then. Returns where its publication begins, if this process
-    /// generates the answer and does not publish it already.
-    pub(crate) fn want(&self, until_ms: i64) -> Option<Published> {
-        let mut log = self.log();
-        let can_begin = log.wanted.is_allowed && log.has_begun && log.settled.is_none();
-        log.wanted.until_ms = until_ms;
-        if !can_begin || std::mem::replace(&mut log.wanted.is_publishing, true) {
-            return None;
-        }
-        Some(log.wanted.published)
-    }
-
-    pub(crate) fn wanted_until_ms(&self) -> i64 {
-        self.log().wanted.until_ms
-    }
-
-    /// The publication ended, or pauses, after this.
-    pub(crate) fn published(&self, published: Published) {
-        let mut log = self.log();
-        (log.wanted.published, log.wanted.is_publishing) = (published, false);
-    }
-
-    /// Adds the rest of an answer that another gateway has completed, whose parts were read before.
-    pub(crate) fn complete(&self, whole: &Bytes) {
-        let mut log = self.log();
-        let mut at = 0;
-        let is_same = log.chunks.iter().all(|chunk| {
-            let is_same = whole.get(at..at + chunk.len()) == Some(&chunk[..]);
-            at += chunk.len();
-            is_same
-        });
-        if is_same {
-            log.chunks.push(whole.slice(at..));
-        } else {
-            log.broken = Some("the stored answer differs from the parts that were read".to_owned());
-        }
     }
 
     /// Resolves when the operation is in the ledger.
@@ -318,35 +243,13 @@ impl Follower {
     /// The answer that an attempt of this process ended with, as it is stored. `None` if the stored one may differ.
     pub(crate) fn whole(&self) -> Option<(Head, Bytes)> {
         let log = self.generation.log();
-        let head = log.head.clone().filter(|head| head.source == Source::Here && log.wanted.is_allowed)?;
+        let head = log.head.clone().filter(|_| self.generation.stored == Stored::Whole)?;
         Some((head, all_of(&log.chunks)))
     }
 
     /// The result of the call, if it is over.
     pub(crate) fn settled(&self) -> Option<Settled> {
         self.generation.log().settled.clone()
-    }
-
-    /// Continues after this many chunks.
-    pub(crate) fn skip(&mut self, chunks: usize) {
-        self.next = chunks;
-    }
-
-    /// How many chunks were taken.
-    pub(crate) fn taken(&self) -> usize {
-        self.next
-    }
-
-    /// The chunks that are queued, without waiting. The chunks that a settled answer ends with are not among them.
-    pub(crate) fn collect(&mut self) -> Collected {
-        if self.generation.is_settled() {
-            return Collected::End;
-        }
-        match self.poll_chunk(&Context::from_waker(Waker::noop())) {
-            Poll::Ready(Some(Ok(bytes))) => Collected::Chunk(bytes),
-            Poll::Ready(Some(Err(_)) | None) => Collected::End,
-            Poll::Pending => Collected::Nothing,
-        }
     }
 
     fn poll_chunk(&mut self, context: &Context<'_>) -> Poll<Option<Result<Bytes, String>>> {
@@ -382,14 +285,6 @@ impl Follower {
         let log = self.generation.log();
         matches!(log.settled.as_deref(), Some(Ok(_))) && self.next == log.chunks.len()
     }
-}
-
-/// What a reader that does not wait finds.
-pub(crate) enum Collected {
-    Chunk(Bytes),
-    Nothing,
-    /// There will be nothing more.
-    End,
 }
 
 impl Drop for Follower {
