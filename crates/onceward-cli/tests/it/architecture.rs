@@ -185,6 +185,22 @@ fn none(broken: Vec<String>, rule: &str) {
     assert!(broken.is_empty(), "{rule}:\n{}", broken.join("\n"));
 }
 
+/// Compares what was found in each file with a list: file, number, and reason.
+fn counted(found: &BTreeMap<String, Vec<String>>, list: &[(&str, usize, &str)]) -> Vec<String> {
+    let listed = list.iter().map(|(file, ..)| *file);
+    let files: BTreeSet<&str> = found.keys().map(String::as_str).chain(listed).collect();
+    let mut broken = Vec::new();
+    for file in files {
+        let found = found.get(file).map_or(&[][..], Vec::as_slice);
+        let allowed = list.iter().find(|(listed, ..)| *listed == file).map_or(0, |(_, count, _)| *count);
+        if found.len() != allowed {
+            let count = found.len();
+            broken.push(format!("{file}: {count} found, {allowed} in the list\n  {}", found.join("\n  ")));
+        }
+    }
+    broken
+}
+
 /// The lines of built code that contain one of these words outside a comment.
 fn lines_with(sources: &[Source], words: &[String]) -> Vec<String> {
     let mut broken = Vec::new();

@@ -1,6 +1,8 @@
 //! Tests wait for events, never for the clock.
 
-use super::{Source, none, sources};
+use std::collections::BTreeMap;
+
+use super::{Source, counted, none, sources};
 
 /// The sleeps of Rust tests that are left: where, how many, and why only real time will do. At most ten.
 const LEFT: &[(&str, usize, &str)] = &[
@@ -61,18 +63,15 @@ fn sleeps(code: &str) -> bool {
 #[test]
 fn no_test_waits_for_the_clock() {
     assert!(LEFT.iter().map(|(_, count, _)| count).sum::<usize>() <= 10, "at most ten sleeps may be left");
-    let mut broken = Vec::new();
     // The kit's own poll is how tests wait for events, and the crate of the torture is not a test.
-    for source in sources().iter().filter(|source| source.package != "onceward-sim") {
-        let (found, path) = (sleeping(source), source.path.as_str());
-        let allowed = LEFT.iter().find(|(left, ..)| path == *left).map_or(0, |(_, count, _)| *count);
-        if found.len() != allowed {
-            let lines = found.iter().map(|(line, code)| format!("{path}:{line}: {code}"));
-            broken.extend(lines.chain([format!("{path}: {allowed} are in the list")]));
-        }
-    }
+    let tests = sources().into_iter().filter(|source| source.package != "onceward-sim");
+    let in_test = |source: Source| {
+        let found = sleeping(&source).into_iter().map(|(line, code)| format!("{line}: {code}")).collect();
+        (source.path, found)
+    };
+    let found: BTreeMap<String, Vec<String>> = tests.map(in_test).collect();
     none(
-        broken,
+        counted(&found, LEFT),
         "a test waits for an event (`eventually`, a gate, a clock that it steps), not for the clock",
     );
 }
