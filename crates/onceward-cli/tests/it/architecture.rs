@@ -1,7 +1,10 @@
 //! Enforces the rules of the workspace: dependencies, printing, style, and words to avoid.
 
+mod cycles;
+mod modules;
 mod pairs;
 mod sleeps;
+mod states;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -315,34 +318,6 @@ fn nothing_is_left_for_later() {
 }
 
 #[test]
-fn a_new_state_must_be_thought_of_everywhere() {
-    let mut broken = Vec::new();
-    for source in sources().into_iter().filter(|source| source.package == "onceward") {
-        let Some(text) = source.built() else { continue };
-        // The arms of a match are indented one level deeper. A match that names a state and has a `_` arm is a
-        // violation.
-        let lines: Vec<&str> = text.lines().collect();
-        for (index, line) in
-            lines.iter().enumerate().filter(|(_, line)| line.trim_start().starts_with("_ =>"))
-        {
-            let depth = line.len() - line.trim_start().len();
-            let arms = lines[..index]
-                .iter()
-                .rev()
-                .take_while(|line| line.trim().is_empty() || line.len() - line.trim_start().len() >= depth);
-            let names_a_state =
-                arms.filter(|line| line.len() - line.trim_start().len() == depth).any(|line| {
-                    line.trim_start().starts_with("State::") || line.trim_start().starts_with("| State::")
-                });
-            if names_a_state {
-                broken.push(format!("{}:{}: {}", source.path, index + 1, line.trim()));
-            }
-        }
-    }
-    none(broken, "no `_` in a match over states");
-}
-
-#[test]
 fn only_the_edges_print_exit_and_read_the_environment() {
     let edge = |name: &str| EDGES.contains(&name) || EXAMPLES.contains(&name) || name == EDGE_OF_OTHERS;
     let inner: Vec<Source> = sources().into_iter().filter(|source| !edge(&source.package)).collect();
@@ -373,51 +348,6 @@ fn the_ledger_reads_no_clock_and_does_no_io() {
     let conformance = |line: &String| line.starts_with("crates/onceward/src/conformance");
     let broken = lines_with(&ledger, &world).into_iter().filter(|line| !conformance(line)).collect();
     none(broken, "time, files and chance come through the store");
-}
-
-/// The modules of the ledger crate that each module imports, by the names of their files.
-fn imports() -> BTreeMap<String, BTreeSet<String>> {
-    let mut imports: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for source in sources().into_iter().filter(|source| source.package == "onceward") {
-        let Some(own) = source.path.strip_prefix("crates/onceward/src/") else { continue };
-        let module = own.split(['/', '.']).next().unwrap().to_owned();
-        if ["lib", "conformance"].contains(&module.as_str()) {
-            continue;
-        }
-        let found = imports.entry(module.clone()).or_default();
-        for line in source.built().unwrap_or_default().lines() {
-            let code = line.split("//").next().unwrap_or_default();
-            let paths = code.split("crate::").skip(1);
-            let names =
-                paths.map(|path| path.split(|c: char| !(c.is_alphanumeric() || c == '_')).next().unwrap());
-            found.extend(names.filter(|name| *name != module).map(str::to_owned));
-        }
-    }
-    let known: BTreeSet<String> = imports.keys().cloned().collect();
-    imports.values_mut().for_each(|found| found.retain(|name| known.contains(name)));
-    assert!(known.len() > 20, "only {} modules: is this the ledger?", known.len());
-    imports
-}
-
-#[test]
-fn the_modules_of_the_ledger_do_not_import_each_other_in_a_circle() {
-    let imports = imports();
-    let reaches = |from: &String, to: &String| {
-        let (mut seen, mut open) = (BTreeSet::new(), vec![from]);
-        while let Some(module) = open.pop() {
-            for next in &imports[module] {
-                if next == to {
-                    return true;
-                }
-                if seen.insert(next) {
-                    open.push(next);
-                }
-            }
-        }
-        false
-    };
-    let circular: Vec<&String> = imports.keys().filter(|module| reaches(module, module)).collect();
-    assert_eq!(circular, [""; 0]);
 }
 
 #[test]
