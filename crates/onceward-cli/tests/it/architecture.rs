@@ -1,8 +1,10 @@
 //! Enforces the rules of the workspace: dependencies, printing, style, and words to avoid.
 
+mod clocks;
 mod cycles;
 mod modules;
 mod pairs;
+mod records;
 mod sleeps;
 mod states;
 

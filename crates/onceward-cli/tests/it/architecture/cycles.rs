@@ -57,7 +57,7 @@ fn assert_circles(files: &[(&str, &str)], expected: &[&str]) {
         let found = files.iter().find(|(name, _)| path == Path::new(name));
         found.map(|(_, text)| (*text).to_owned())
     };
-    let target = Target::read("a crate", Path::new("src/lib.rs"), &read);
+    let target = Target::read("a crate", "a crate", Path::new("src/lib.rs"), &read);
     assert_eq!(circles(&target.imports()), expected);
 }
 

@@ -14,6 +14,7 @@ use super::{packages, root};
 pub(super) struct Target {
     /// The crate, and the program if the crate has a library as well.
     pub(super) name: String,
+    pub(super) package: String,
     pub(super) files: Vec<File>,
     scopes: BTreeMap<String, Scope>,
     uses: Vec<Use>,
@@ -29,8 +30,9 @@ pub(super) struct File {
 /// What the names in a module refer to. An inline module has a scope too.
 #[derive(Default)]
 struct Scope {
-    /// The module of the file that contains it.
+    /// The module of the file that contains it, and that file.
     module: String,
+    file: String,
     items: BTreeSet<String>,
     imports: BTreeMap<String, Vec<Vec<String>>>,
     globs: Vec<Vec<String>>,
@@ -71,7 +73,7 @@ pub(super) fn targets() -> Vec<Target> {
             let is_main = program == Path::new("lib") || (program == Path::new("main") && !has_library);
             let name = if is_main { package.clone() } else { format!("{package} {}", program.display()) };
             let read = |path: &Path| std::fs::read_to_string(path).ok();
-            found.push(Target::read(&name, file, &read));
+            found.push(Target::read(&name, &package, file, &read));
         }
     }
     assert!(found.len() >= packages().len(), "a crate without a root: {} targets", found.len());
@@ -80,9 +82,19 @@ pub(super) fn targets() -> Vec<Target> {
 
 impl Target {
     /// Reads a target from its root file.
-    pub(super) fn read(name: &str, file: &Path, read: &dyn Fn(&Path) -> Option<String>) -> Self {
-        let mut target =
-            Self { name: name.to_owned(), files: Vec::new(), scopes: BTreeMap::new(), uses: Vec::new() };
+    pub(super) fn read(
+        name: &str,
+        package: &str,
+        file: &Path,
+        read: &dyn Fn(&Path) -> Option<String>,
+    ) -> Self {
+        let mut target = Self {
+            name: name.to_owned(),
+            package: package.to_owned(),
+            files: Vec::new(),
+            scopes: BTreeMap::new(),
+            uses: Vec::new(),
+        };
         // The children of the root are beside it.
         target.add("", file, file.parent().unwrap(), read);
         target
@@ -95,7 +107,7 @@ impl Target {
         WithoutTests.visit_file_mut(&mut syntax);
         let path = file.strip_prefix(root()).unwrap_or(file).display().to_string();
         let scope = module.to_owned();
-        let mut reader = Reader { target: self, module, scope, children: Vec::new() };
+        let mut reader = Reader { target: self, module, path: &path, scope, children: Vec::new() };
         reader.declare(&syntax.items);
         reader.visit_file(&syntax);
         let children = reader.children;
@@ -128,6 +140,11 @@ impl Target {
             }
         }
         imports
+    }
+
+    /// The paths that the code names, as they are written, each with its file.
+    pub(super) fn paths(&self) -> impl Iterator<Item = (&str, &[String])> {
+        self.uses.iter().map(|used| (self.scopes[&used.scope].file.as_str(), used.path.as_slice()))
     }
 
     fn resolve(&self, scope: &str, path: &[String], seen: &mut BTreeSet<(String, String)>) -> Option<Named> {
@@ -183,6 +200,7 @@ fn joined(module: &str, name: &str) -> String {
 struct Reader<'a> {
     target: &'a mut Target,
     module: &'a str,
+    path: &'a str,
     scope: String,
     children: Vec<String>,
 }
@@ -191,6 +209,7 @@ impl Reader<'_> {
     fn declare(&mut self, items: &[Item]) {
         let scope = self.target.scopes.entry(self.scope.clone()).or_default();
         scope.module = self.module.to_owned();
+        scope.file = self.path.to_owned();
         scope.items.extend(items.iter().filter_map(|item| declared(item).0).map(Ident::to_string));
     }
 
