@@ -30,7 +30,7 @@ pub struct Gate {
     pub(crate) remote: Remote,
     pub(crate) arrivals: Arrivals,
     pub(crate) notifications: NotificationStreams,
-    pub(crate) callers: Callers,
+    pub(super) callers: Callers,
     pub(crate) principals: Principals,
     intake: Intake,
     limits: Limits,
@@ -67,10 +67,6 @@ impl Gate {
     #[must_use]
     pub fn limits(&self) -> &Limits {
         &self.limits
-    }
-
-    pub(crate) fn notice(&self, text: &str) {
-        self.state.notice(text);
     }
 
     /// A number that is unique in this proxy.

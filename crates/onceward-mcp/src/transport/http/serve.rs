@@ -69,7 +69,7 @@ pub async fn serve(listener: TcpListener, gate: Arc<Gate>, shutdown: impl Future
         let stream = match accepted {
             Ok((stream, _)) => stream,
             Err(error) => {
-                gate.notice(&format!("a connection could not be accepted: {error}"));
+                gate.state.notice(&format!("a connection could not be accepted: {error}"));
                 // The process may be out of file descriptors.
                 links.close_one();
                 tokio::time::sleep(PAUSE).await;

@@ -63,7 +63,7 @@ impl Gate {
     }
 
     /// Forwards a response and inspects it.
-    pub(crate) async fn watch_response(
+    async fn watch_response(
         self: &Arc<Self>,
         response: Response<Incoming>,
         caller: Caller,
