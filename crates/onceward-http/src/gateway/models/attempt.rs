@@ -421,6 +421,7 @@ fn pause(headers: &HeaderMap) -> Option<Duration> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::generation::Stored;
     use super::*;
 
     #[test]
@@ -433,7 +434,7 @@ mod tests {
         assert!(untold.is_any() && !untold.is_due(begun) && untold.is_due(begun + longest));
         untold.add(most, begun);
         assert!(untold.is_due(begun));
-        untold.tell(&Generation::default());
+        untold.tell(&Generation::new(Stored::Whole));
         assert!(!untold.is_any() && !untold.is_due(begun + longest));
     }
 

@@ -2,7 +2,7 @@
 
 use onceward::State;
 
-use crate::gateway::models::{STREAM, ask, ends_as, leaves_after, whole};
+use crate::gateway::models::{STREAM, ask, leaves_after, whole};
 use crate::gateway::provider::{Play, Provider};
 use crate::gateway::rig::Rig;
 
@@ -24,16 +24,4 @@ async fn a_retry_at_another_gateway_gets_the_one_answer() {
     assert_eq!((got.body.as_ref(), provider.generations()), (whole(1).as_bytes(), 1));
     other.delivered().await;
     assert_eq!(ask(&other, &[], STREAM).await.body, whole(2), "the next call is a new one");
-}
-
-#[tokio::test]
-async fn after_a_stream_that_breaks_at_its_gateway_the_other_one_makes_the_next_attempt() {
-    let provider = Provider::start(&[Play::GateCut]).await;
-    let rig = Rig::start(&provider.config("attempts = 1")).await;
-    let other = rig.beside().await;
-    leaves_after(&rig, 200, STREAM).await;
-    provider.open_gate(1);
-    ends_as(&rig, State::Failed).await;
-    let got = other.passing(ask(&other, &RETRY, STREAM)).await;
-    assert_eq!((got.body.as_ref(), provider.generations()), (whole(2).as_bytes(), 2));
 }

@@ -28,8 +28,6 @@ pub(crate) enum Play {
     Close,
     /// Sends the first half of a stream, and the rest when the test opens the gate.
     Gate,
-    /// The same, and closes the connection then.
-    GateCut,
     /// Answers with this status.
     Status(u16),
     /// Answers with this content type.
@@ -190,7 +188,7 @@ async fn converse(mut stream: TcpStream, script: Script) {
                 continue;
             }
             Play::Answer | Play::Held | Play::Cut | Play::Short => {}
-            Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) | Play::Gate | Play::GateCut => {}
+            Play::Typed(_) | Play::Gzip | Play::Open | Play::Drip(_) | Play::Gate => {}
         }
         let is_open = if body.contains("\"stream\":true") {
             streams(&mut stream, play, number, &script.gate).await
@@ -243,11 +241,8 @@ async fn streams(stream: &mut TcpStream, play: Play, number: u32, gate: &Semapho
         match (index, play) {
             (4, Play::Cut) => return false,
             (4, Play::Short) => break,
-            (4, Play::Gate | Play::GateCut) => {
+            (4, Play::Gate) => {
                 gate.acquire().await.unwrap().forget();
-                if matches!(play, Play::GateCut) {
-                    return false;
-                }
             }
             _ => {}
         }
