@@ -332,7 +332,7 @@ async fn an_event_does_not_expire_before_its_next_delivery() {
         let more = format!("[hook.standard.handler.other]\nurl = \"{other_url}\"\n");
         let kept = "[hook.standard]\nids = \"6m\"\npayloads = \"6m\"\n";
         let policy = policy(&url, &more).replace("[hook.standard]\n", kept).replace("20ms", "10m");
-        let rig = Rig::new(&policy).await;
+        let mut rig = Rig::new(&policy).await;
         rig.deliver("standard", &Vendor::new("standard").event("msg_1", &json!({"n": 1}))).await;
         rig.until(async || {
             let event = rig.get("/v1/inbox/standard/events/msg_1").await.json();
@@ -340,6 +340,8 @@ async fn an_event_does_not_expire_before_its_next_delivery() {
             (is(0, "failed") && is(1, "done")).then_some(())
         })
         .await;
+        // A server that runs would begin the next delivery now, and see it time out while the clock is stepped.
+        rig.end().await;
         rig.clock.step(10 * 60_000);
         if sweeps {
             let ledger = Ledger::new(rig.store.clone());
