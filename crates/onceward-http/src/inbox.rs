@@ -98,7 +98,7 @@ impl Inbox {
         Source::new(name, &config.source, &|variable| environment.variable(variable))?;
         for (handler, config) in &config.handlers {
             hook::terms_of(policy, name, handler)?;
-            Target::new(config, environment, Duration::ZERO)
+            Target::new(config, environment)
                 .map_err(|invalid| InvalidInput::new(format!("[hook.{name}.handler.{handler}] {invalid}")))?;
         }
         policy.settings(name).map(drop)

@@ -16,6 +16,8 @@ const IDS: Duration = Duration::from_secs(30 * 24 * 3600);
 const PAYLOADS: Duration = Duration::from_secs(7 * 24 * 3600);
 /// The largest event: a record holds 16 MiB, and its headers and what is known about it take some of it.
 pub(super) const MAX_BODY: usize = onceward::MAX_RESULT - 64 * 1024;
+/// How long an attempt may take if the configuration does not say.
+const TIMEOUT: Duration = Duration::from_secs(30);
 /// The longest name of a source or handler.
 const MAX_NAME: usize = 64;
 
@@ -161,6 +163,11 @@ impl HandlerConfig {
             (None, Some(_)) => Class::Once,
             (None, None) => Class::Keyed,
         }
+    }
+
+    /// How long an attempt may take.
+    pub(super) fn timeout(&self) -> Duration {
+        self.timeout.unwrap_or(TIMEOUT)
     }
 
     pub(super) fn wants(&self, kind: Option<&str>) -> bool {

@@ -80,7 +80,6 @@ impl Endpoint {
         url: &str,
         config: &HandlerConfig,
         environment: &HostEnvironment,
-        timeout: Duration,
     ) -> Result<Self, InvalidInput> {
         let headers = read_headers(&config.headers, environment)?;
         let secret = config.secret.as_deref().map(|place| {
@@ -95,7 +94,7 @@ impl Endpoint {
             headers,
             secret: secret.transpose()?,
             no_effect: config.no_effect_statuses.clone(),
-            timeout,
+            timeout: config.timeout(),
         })
     }
 

@@ -40,7 +40,6 @@ const REST_FACTOR: u32 = 4;
 const PATIENCE_MS: i64 = 5_000;
 /// Budgets and times of handlers, unless the configuration says otherwise.
 const ATTEMPTS: u32 = 16;
-const TIMEOUT: Duration = Duration::from_secs(30);
 const BACKOFF: Duration = Duration::from_secs(5);
 const MAX_BACKOFF: Duration = Duration::from_secs(3600);
 const CONCURRENCY: usize = 16;
@@ -370,8 +369,7 @@ impl Handler {
         environment: &HostEnvironment,
         ledger: &Ledger,
     ) -> Result<Self, InvalidInput> {
-        let timeout = config.timeout.unwrap_or(TIMEOUT);
-        let target = Target::new(config, environment, timeout)?;
+        let target = Target::new(config, environment)?;
         let mut terms = terms_of(policy, source, name)?;
         terms.class = config.class.unwrap_or_else(|| config.default_class());
         terms.max_attempts = config.attempts.unwrap_or(ATTEMPTS);
@@ -386,7 +384,7 @@ impl Handler {
             name: name.to_owned(),
             target,
             terms,
-            timeout,
+            timeout: config.timeout(),
             concurrency: config.concurrency.unwrap_or(CONCURRENCY),
             backoff: config.backoff.unwrap_or(BACKOFF),
             queue: HandlerQueue::new(name, config.order.is_some(), ledger),

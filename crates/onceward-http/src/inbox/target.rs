@@ -1,7 +1,6 @@
 //! How a handler gets its events.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use onceward::InvalidInput;
 
@@ -20,13 +19,9 @@ pub(crate) enum Target {
 }
 
 impl Target {
-    pub(crate) fn new(
-        config: &HandlerConfig,
-        environment: &HostEnvironment,
-        timeout: Duration,
-    ) -> Result<Self, InvalidInput> {
+    pub(crate) fn new(config: &HandlerConfig, environment: &HostEnvironment) -> Result<Self, InvalidInput> {
         match (&config.url, &config.command) {
-            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, environment, timeout)?))),
+            (Some(url), _) => Ok(Self::Url(Box::new(Endpoint::new(url, config, environment)?))),
             (None, Some(command)) => Ok(Self::Command(command.clone(), environment.runner().cloned())),
             (None, None) => Ok(Self::Pull),
         }
