@@ -14,7 +14,7 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 use tokio::sync::Notify;
 
-use crate::held::Held;
+use crate::guarded::Guarded;
 use crate::locks::lock;
 
 /// All connections.
@@ -191,7 +191,7 @@ impl<B: HttpBody<Data = Bytes> + Unpin> HttpBody for RequestBody<B> {
 }
 
 /// A response body. When it ends, the connection waits for its client again.
-pub type ResponseBody<B> = Held<B, Arc<Exchange>>;
+pub type ResponseBody<B> = Guarded<B, Arc<Exchange>>;
 
 impl<B> ResponseBody<B> {
     /// The body of the answer to this request.

@@ -50,12 +50,12 @@ pub enum Refused {
 }
 
 /// A body with its reservation, which is released with the last reference.
-struct Held {
+struct Reserved {
     body: Vec<u8>,
     _room: OwnedSemaphorePermit,
 }
 
-impl AsRef<[u8]> for Held {
+impl AsRef<[u8]> for Reserved {
     fn as_ref(&self) -> &[u8] {
         &self.body
     }
@@ -184,7 +184,7 @@ impl Taking<'_> {
 
     fn end(self) -> Bytes {
         match self.room {
-            Some(room) => Bytes::from_owner(Held { body: self.body, _room: room }),
+            Some(room) => Bytes::from_owner(Reserved { body: self.body, _room: room }),
             None => self.body.into(),
         }
     }

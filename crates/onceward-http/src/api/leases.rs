@@ -15,11 +15,11 @@ use crate::time;
 /// The attempts whose locks this server holds.
 #[derive(Default)]
 pub(crate) struct Leases {
-    held: Mutex<HashMap<Place, Held>>,
+    held: Mutex<HashMap<Place, HeldLease>>,
 }
 
 /// The newest attempt of one operation.
-struct Held {
+struct HeldLease {
     claim: Claim,
     ledger: Ledger,
     /// Whether the caller has reported its dispatch.
@@ -28,7 +28,7 @@ struct Held {
     reaper: AbortHandle,
 }
 
-impl Drop for Held {
+impl Drop for HeldLease {
     fn drop(&mut self) {
         self.reaper.abort();
     }
@@ -41,7 +41,9 @@ impl Leases {
         let reaping = reap(Arc::downgrade(self), place.clone(), ledger.clone(), until_ms);
         let reaper = tokio::spawn(reaping).abort_handle();
         // An attempt that another one overtook is gone: its lease has lapsed.
-        drop(lock(&self.held).insert(place, Held { claim, ledger, dispatched: false, until_ms, reaper }));
+        drop(
+            lock(&self.held).insert(place, HeldLease { claim, ledger, dispatched: false, until_ms, reaper }),
+        );
     }
 
     /// Extends the lease of this attempt. Returns whether it was still held.
@@ -86,7 +88,7 @@ impl Leases {
     /// When the lease lapses, or `None` if it has.
     fn until(&self, place: &Place) -> Option<i64> {
         let mut held = lock(&self.held);
-        let Held { ledger, until_ms, .. } = held.get(place)?;
+        let HeldLease { ledger, until_ms, .. } = held.get(place)?;
         if *until_ms > ledger.clock_ms() {
             return Some(*until_ms);
         }

@@ -54,7 +54,7 @@ impl Known {
         for (record, state) in &found.all {
             let mut one = facts(context, record, *state, call);
             if let Some(of) = record.alias_of() {
-                one = behind_the_name(context, one, &of, record, call).await?;
+                one = alias_facts(context, one, &of, record, call).await?;
             }
             is_unconfirmed |= one.delivery == Delivery::Delivered
                 && context
@@ -103,7 +103,7 @@ fn facts(context: &RequestContext, record: &Record, state: State, call: Identifi
 
 /// The facts about a record that is another name of an operation. If another gateway executes that one, its client may
 /// be there. The same if that operation was delivered a moment ago: the note about this name may follow.
-async fn behind_the_name(
+async fn alias_facts(
     context: &RequestContext,
     name: Earlier,
     of: &OperationId,

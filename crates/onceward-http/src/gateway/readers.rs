@@ -12,7 +12,7 @@ use axum::body::Body;
 use onceward::{Clock, Record};
 use quick_cache::sync::Cache;
 
-use crate::held::Held;
+use crate::guarded::Guarded;
 use crate::locks::lock;
 use crate::socket::Peer;
 use crate::tenant::Place;
@@ -223,7 +223,7 @@ impl Drop for Reader {
 impl Client {
     /// The body of the answer, which the client reads. The body notes a delivery, so before the client is gone.
     pub(crate) fn reads(self, body: Body) -> Body {
-        Body::new(Held::with(body, self))
+        Body::new(Guarded::with(body, self))
     }
 }
 

@@ -7,18 +7,18 @@ use bytes::Bytes;
 use hyper::body::{Body as HttpBody, Frame, SizeHint};
 
 /// A body, and a value that is dropped after it.
-pub struct Held<B, T> {
+pub struct Guarded<B, T> {
     body: B,
     _value: T,
 }
 
-impl<B, T> Held<B, T> {
+impl<B, T> Guarded<B, T> {
     pub(crate) fn with(body: B, value: T) -> Self {
         Self { body, _value: value }
     }
 }
 
-impl<B: HttpBody<Data = Bytes> + Unpin, T: Unpin> HttpBody for Held<B, T> {
+impl<B: HttpBody<Data = Bytes> + Unpin, T: Unpin> HttpBody for Guarded<B, T> {
     type Data = Bytes;
     type Error = B::Error;
 
