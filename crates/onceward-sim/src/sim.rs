@@ -8,13 +8,15 @@
 //! - [`clock`]: virtual time, which passes only when all tasks wait. [`store`]: a store whose calls fail, before or
 //!   after the write.
 //! - [`world`]: the downstream and the workers. [`executor`]: schedules, crashes and suspends workers.
-//! - [`clients`]: clients that want the same action again, with and without keys.
+//! - [`clients`]: clients that want the same action again, with and without keys. [`events`]: servers that deliver
+//!   events, as an inbox does.
 //! - [`history`]: every write, and what must hold between one and the next. [`check`]: what must hold at the end of a
 //!   run.
 
 pub mod check;
 pub mod clients;
 pub mod clock;
+pub mod events;
 pub mod executor;
 pub mod history;
 pub mod store;

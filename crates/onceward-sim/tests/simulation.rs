@@ -1,6 +1,6 @@
 //! Thousands of seeded runs. A failure names its seed, which reproduces it.
 
-use onceward_sim::sim::{Environment, Summary, clients, run};
+use onceward_sim::sim::{Environment, Summary, clients, events, run};
 
 /// Enough to hit every fault many times, in seconds. `torture` does as many as there is time for.
 const RUNS: u64 = 1_000;
@@ -55,7 +55,7 @@ fn what_happens_twice_after_a_long_sleep_is_reported() {
     assert!(sum.repeated > 0, "nothing happened twice, so nothing was tested: {sum:?}");
 }
 
-/// Both simulations in turn, with as many seeds as `ONCE_SEEDS` says. `tests/planted/run` finds planted faults with it.
+/// The simulations in turn, with as many seeds as `ONCE_SEEDS` says. `tests/planted/run` finds planted faults with it.
 #[test]
 fn seeds_of_the_soak() {
     let seeds = std::env::var("ONCE_SEEDS").map_or(20, |seeds| seeds.parse().expect("a number of seeds"));
@@ -64,6 +64,7 @@ fn seeds_of_the_soak() {
             let panic = |broken| panic!("{broken}");
             run(seed, environment).map(drop).unwrap_or_else(panic);
             clients::run(seed, environment).map(drop).unwrap_or_else(panic);
+            events::run(seed, environment).map(drop).unwrap_or_else(panic);
         }
     }
 }
@@ -91,10 +92,26 @@ fn no_action_happens_more_often_than_it_was_wanted() {
     }
 }
 
+/// Servers that crash, handlers that fail, and a person who retries, refuses and settles.
+#[test]
+fn what_was_acknowledged_ends_as_handled_refused_or_a_dead_letter() {
+    for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
+        let mut sum = events::Summary::default();
+        for seed in FIRST..FIRST + RUNS / 2 {
+            let one = events::run(seed, environment).unwrap_or_else(|broken| panic!("{broken}"));
+            sum = sum.plus(&one);
+        }
+        println!("{environment:?}: {} runs of servers, {sum:?}", RUNS / 2);
+        assert!(sum.acknowledged > RUNS && sum.effects > RUNS && sum.crashes > RUNS / 4, "{sum:?}");
+        assert!(sum.again > RUNS / 20 && sum.ended.iter().all(|ended| *ended > 0), "{sum:?}");
+    }
+}
+
 #[test]
 fn a_seed_repeats_its_run() {
     for environment in [Environment::Kernel, Environment::Leases, Environment::LongSleep] {
         assert_eq!(run(17, environment), run(17, environment));
         assert_eq!(clients::run(17, environment), clients::run(17, environment));
+        assert_eq!(events::run(17, environment), events::run(17, environment));
     }
 }

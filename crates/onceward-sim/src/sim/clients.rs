@@ -220,17 +220,24 @@ async fn call(clients: &Clients, me: usize, action: usize, has_key: bool) {
         delivered: wants.delivered.clone(),
         refused: wants.refused.clone(),
     });
+    // Some surfaces do not ask which operation a call with a key refers to.
+    let is_direct = has_key && clients.chance(400);
     let own = operation.clone().intent().map(|intent| intent.id);
-    let Ok(wanted) = clients.ledger.repeats().wanted(operation).await else { return };
-    judge_choice(clients, action, &before, &wanted);
+    let wanted = match is_direct {
+        true => clients.ledger.intent(operation).map(|intent| Wanted { intent, rule: RepeatRule::Given }),
+        false => clients.ledger.repeats().wanted(operation).await,
+    };
+    let Ok(wanted) = wanted else { return };
+    if !is_direct {
+        judge_choice(clients, action, &before, &wanted);
+    }
     let Wanted { intent, rule } = wanted;
     let id = intent.id.clone();
-    let is_bound = has_key && own.is_ok_and(|own| own != id);
-    clients.inner().sum.bound += u64::from(is_bound);
     clients.inner().sum.repeats += u64::from(rule == RepeatRule::Repeat);
     clients.wants(action, |wants| wants.operations.insert(id.clone()));
     let _calling = clients.world.calling(&id);
     let acting = Arc::clone(&clients.world);
+    let own_intent = intent.clone();
     let result = clients
         .ledger
         .call(intent)
@@ -239,6 +246,15 @@ async fn call(clients: &Clients, me: usize, action: usize, has_key: bool) {
             async move { world.act(attempt, Class::Once).await }
         })
         .await;
+    let answered = match &result {
+        Ok(receipt) => Some(receipt.record()),
+        Err(error) => error.record(),
+    };
+    let is_bound = has_key && own.is_ok_and(|own| answered.is_some_and(|record| record.id != own));
+    clients.inner().sum.bound += u64::from(is_bound);
+    if is_direct && result.as_ref().is_ok_and(|receipt| !receipt.replayed()) {
+        judge_choice(clients, action, &before, &Wanted { intent: own_intent, rule });
+    }
     judge(clients, action, (is_new, has_key), &before, &result);
     receive(clients, me, action, has_key, &result).await;
 }

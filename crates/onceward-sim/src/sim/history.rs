@@ -195,6 +195,10 @@ impl Broken {
         Self { run: "sim::clients::run", ..self.of(seed, environment) }
     }
 
+    pub(crate) fn of_events(self, seed: u64, environment: Environment) -> Self {
+        Self { run: "sim::events::run", ..self.of(seed, environment) }
+    }
+
     pub(crate) fn of(self, seed: u64, environment: Environment) -> Self {
         Self { seed: Some((seed, environment)), ..self }
     }

@@ -30,7 +30,6 @@ const SHORT_LIVED: usize = 4;
 const CANCELLABLE: usize = 5;
 const HELD_FOR_A_TIME: usize = 6;
 const HELD_FOR_A_PERSON: usize = 7;
-/// The scope that continues the workers' own.
 /// How long the one is held.
 const HOLD_MS: u64 = 1_500;
 const NAP_MS: u64 = 400;
