@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use onceward_sim::sim::{Environment, clients, run as simulate};
+use onceward_sim::sim::{Environment, clients, events, run as simulate};
 
 use crate::Trouble;
 use crate::args::Args;
@@ -54,6 +54,15 @@ fn one(seed: u64, environment: Environment, tally: &Tally) {
             tally.faults(summary.crashes);
             tally.effects(usize::try_from(summary.effects).unwrap_or(usize::MAX));
             tally.figure("intended repeats", summary.repeats);
+        }
+        Err(broken) => tally.violated(Rule::Unexpected, format!("seed {seed}, {environment:?}: {broken}")),
+    }
+    tally.case();
+    match events::run(seed, environment) {
+        Ok(summary) => {
+            tally.faults(summary.crashes);
+            tally.effects(usize::try_from(summary.effects).unwrap_or(usize::MAX));
+            tally.figure("events", summary.acknowledged);
         }
         Err(broken) => tally.violated(Rule::Unexpected, format!("seed {seed}, {environment:?}: {broken}")),
     }
