@@ -15,9 +15,9 @@
 //!
 //! At the bottom, what they share:
 //! - [`client`]: the HTTP client. [`connections`], [`socket`], [`host`], [`limits`], [`intake`], [`guarded`]: what
-//!   every listener needs. [`headers`], [`principal`], [`evidence`], [`events`], [`raw`]: what passes requests on: which
-//!   headers, who calls, what a status proves, event streams. [`time`]: the ledger's time. `locks`: mutexes. They are
-//!   built without the feature `serve` too.
+//!   every listener needs. [`headers`], [`principal`], [`evidence`], [`events`], [`raw`]: what passes requests on:
+//!   which headers, who calls, what a status proves, event streams. [`time`]: the ledger's time. `locks`: mutexes. They
+//!   are built without the feature `serve` too.
 //! - `tenant`: a caller's view of the ledger. `problem`: errors as problem documents. [`telemetry`]: spans, metrics and
 //!   traces of calls. `detached_tasks`: calls that continue without their client. `template`: texts with `{words}`.
 //!   `mistake`: what is wrong in a section.

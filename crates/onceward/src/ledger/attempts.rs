@@ -37,9 +37,9 @@ impl Attempts<'_> {
     /// # pollster::block_on(async {
     /// let ledger = Ledger::new(Arc::new(MemoryStore::new(ManualClock::at(0))));
     /// let intent = ledger.intent(Operation::new("charge").key("order-7"))?;
-    /// assert!(ledger.replay_cached(&intent).await?.is_none());
+    /// assert!(ledger.attempts().replay_cached(&intent).await?.is_none());
     /// ledger.call(intent.clone()).run(|attempt| async move { Ok(attempt.dispatch()?.created(&1)) }).await?;
-    /// assert!(ledger.replay_cached(&intent).await?.is_some_and(|receipt| receipt.replayed()));
+    /// assert!(ledger.attempts().replay_cached(&intent).await?.is_some_and(|receipt| receipt.replayed()));
     /// # Ok::<(), onceward::Error>(())
     /// # }).unwrap();
     /// ```
@@ -190,7 +190,7 @@ impl Attempts<'_> {
         self.0.change(id, "delivering", |record, _, _| transition::delivered(record, None)).await
     }
 
-    /// Records an operation and holds it back. Its first call commits it; [`Ledger::cancel`] aborts it.
+    /// Records an operation and holds it back. Its first call commits it; [`Admin::cancel`] aborts it.
     ///
     /// # Errors
     /// [`Error::WrongState`] if it is already past that state, [`Error::KeyReused`], or [`Error::Stopped`].

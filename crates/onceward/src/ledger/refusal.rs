@@ -71,9 +71,8 @@ pub(crate) fn stopped(barrier: Barrier, found: Option<&Record>) -> Refusal {
 
 /// The error for an attempt that did not begin because its scope is stopped.
 pub(crate) fn stopped_error(barrier: Barrier, found: Option<Arc<Record>>) -> Error {
-    match (stopped(barrier, found.as_deref()), found) {
-        (Refusal::InDoubt, Some(record)) => in_doubt_error(record),
-        (Refusal::Stopped(barrier), record) => Error::Stopped { barrier, record, ran: Ran::No },
-        (_, _) => unreachable!("a stopped scope has one of these two answers"),
+    match found {
+        Some(record) if record.state == State::InDoubt => in_doubt_error(record),
+        record => Error::Stopped { barrier, record, ran: Ran::No },
     }
 }
