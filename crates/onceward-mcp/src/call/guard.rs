@@ -31,6 +31,8 @@ use onceward_http::time;
 const LIST_PATIENCE: Duration = Duration::from_secs(5);
 /// The most pages of tools that are requested.
 const LIST_PAGES: usize = 100;
+/// How often a call whose time is over is looked for, until its intent is written.
+const BEGINNING: Duration = Duration::from_millis(20);
 
 /// How a call relates to the calls before it.
 struct Reached {
@@ -464,22 +466,42 @@ impl ProxyState {
             drop(active);
             result
         });
-        let timeout_ms = job.rules.settings.timeout_ms;
-        let ended = if timeout_ms == 0 {
-            Some(task.await)
-        } else {
-            time::within(self.ledger.clock(), Duration::from_millis(timeout_ms), task).await
-        };
-        let result = match ended {
-            Some(Ok(result)) => result,
-            Some(Err(_)) => Err(InvalidInput::new("the call was interrupted in the proxy").into()),
-            None => {
-                let ran = if job.sent.load(Ordering::SeqCst) { Ran::Yes } else { Ran::No };
-                self.ledger.find(&id).await.and_then(|(record, _)| Err(Error::InProgress { record, ran }))
+        let mut task = std::pin::pin!(task);
+        let mut patience = Duration::from_millis(job.rules.settings.timeout_ms);
+        let result = loop {
+            let ended = if patience.is_zero() {
+                Some(task.as_mut().await)
+            } else {
+                time::within(self.ledger.clock(), patience, task.as_mut()).await
+            };
+            let ran = if job.sent.load(Ordering::SeqCst) { Ran::Yes } else { Ran::No };
+            match ended {
+                Some(Ok(result)) => break result,
+                Some(Err(_)) => break Err(self.interrupted(&id, ran).await),
+                None => match self.ledger.find(&id).await {
+                    Ok((record, _)) => break Err(Error::InProgress { record, ran }),
+                    // Its intent is being written: the caller is told when it is known what continues.
+                    Err(Error::NotFound { .. }) => patience = BEGINNING,
+                    Err(error) => break Err(error),
+                },
             }
         };
         let server_answer = lock(&job.server_answer).take();
         (result, server_answer)
+    }
+
+    /// The error of a call whose task is gone. What was sent may have had an effect.
+    async fn interrupted(&self, id: &OperationId, ran: Ran) -> Error {
+        match (self.ledger.find(id).await, ran) {
+            (Ok((record, _)), Ran::Yes) => {
+                let reason = "the call was interrupted in the proxy. It may have taken effect".to_owned();
+                Error::InDoubt { record, reason, ran }
+            }
+            (Ok(_) | Err(Error::NotFound { .. }), _) => {
+                InvalidInput::new("the call was interrupted in the proxy before it was sent").into()
+            }
+            (Err(error), _) => error,
+        }
     }
 
     /// Who can resolve a doubt about a call of that tool.
