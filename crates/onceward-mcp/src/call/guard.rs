@@ -480,7 +480,7 @@ impl ProxyState {
                 Some(Err(_)) => break Err(self.interrupted(&id, ran).await),
                 None => match self.ledger.find(&id).await {
                     Ok((record, _)) => break Err(Error::InProgress { record, ran }),
-                    // Its intent is being written: the caller is told when it is known what continues.
+                    // Its intent is being written: the answer waits until it is known what continues.
                     Err(Error::NotFound { .. }) => patience = BEGINNING,
                     Err(error) => break Err(error),
                 },

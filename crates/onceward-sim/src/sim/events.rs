@@ -112,7 +112,7 @@ pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
     }
     let with_seed = |broken: Broken| broken.of_events(seed, environment);
     executor.run().map_err(with_seed)?;
-    // The servers go on until nothing is open any more.
+    // The servers continue until nothing is open any more.
     store.calm();
     for _ in 0..LAST_ROUNDS {
         clock.advance_to(clock.now_ms() + ROUND_MS);
