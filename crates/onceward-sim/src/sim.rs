@@ -79,6 +79,18 @@ pub struct Summary {
     pub simulated_ms: u64,
 }
 
+/// What every simulation begins with: chance, time, and a store that fails.
+fn beginning(seed: u64, environment: Environment) -> (Random, VirtualClock, Arc<FaultyStore>) {
+    let mut random = Random::seeded(seed);
+    let clock = VirtualClock::default();
+    let inner = match environment {
+        Environment::Kernel => MemoryStore::new(clock.clone()),
+        Environment::Leases | Environment::LongSleep => MemoryStore::blind(clock.clone()),
+    };
+    let store = Arc::new(FaultyStore::new(inner, clock.clone(), random.fork()));
+    (random, clock, store)
+}
+
 /// The number of workers in a run, and of calls by each worker.
 const WORKERS: usize = 4;
 const CALLS: usize = 7;
@@ -90,13 +102,7 @@ const LEASES_OVER_MS: i64 = 60_000;
 /// # Errors
 /// The violated rule, with everything that is needed to reproduce it.
 pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
-    let mut random = Random::seeded(seed);
-    let clock = VirtualClock::default();
-    let inner = match environment {
-        Environment::Kernel => MemoryStore::new(clock.clone()),
-        Environment::Leases | Environment::LongSleep => MemoryStore::blind(clock.clone()),
-    };
-    let store = Arc::new(FaultyStore::new(inner, clock.clone(), random.fork()));
+    let (mut random, clock, store) = beginning(seed, environment);
     let ledger = Ledger::new(store.clone());
     let world = Arc::new(World::new(clock.clone(), random.fork()));
     let mut executor = Executor::new(clock.clone(), random.fork(), environment);

@@ -9,16 +9,14 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::{
-    Cancelled, Class, Clock, Error, Filter, Hold, Ledger, MemoryStore, Operation, OperationId, Outcome,
-    Receipt, RepeatRule, State, Terms, Wanted, Word, delivered_by,
+    Cancelled, Class, Clock, Error, Filter, Hold, Ledger, Operation, OperationId, Outcome, Receipt,
+    RepeatRule, State, Terms, Wanted, Word, delivered_by,
 };
 
-use super::clock::VirtualClock;
 use super::executor::Executor;
 use super::history::Broken;
-use super::store::FaultyStore;
 use super::world::World;
-use super::{Environment, LEASES_OVER_MS};
+use super::{Environment, LEASES_OVER_MS, beginning};
 use crate::random::Random;
 
 /// The number of clients in a run, and of calls by each.
@@ -110,13 +108,7 @@ struct Inner {
 /// # Errors
 /// The violated rule, with the seed that reproduces it.
 pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
-    let mut random = Random::seeded(seed);
-    let clock = VirtualClock::default();
-    let inner = match environment {
-        Environment::Kernel => MemoryStore::new(clock.clone()),
-        Environment::Leases | Environment::LongSleep => MemoryStore::blind(clock.clone()),
-    };
-    let store = Arc::new(FaultyStore::new(inner, clock.clone(), random.fork()));
+    let (mut random, clock, store) = beginning(seed, environment);
     let clients = Arc::new(Clients {
         ledger: Ledger::new(store.clone()),
         world: Arc::new(World::new(clock.clone(), random.fork())),

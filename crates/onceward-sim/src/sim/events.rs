@@ -11,16 +11,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use onceward::event::{self, Again, Allowed, Deliveries, Fate, Next, Round};
 use onceward::{
-    Class, Clock, Code, Effect, Error, Filter, Intent, Kind, Ledger, MemoryStore, OnExpired, Operation,
-    OperationId, Outcome, Record, State, Swap, Terms, Verdict, Word,
+    Class, Clock, Code, Effect, Error, Filter, Intent, Kind, Ledger, OnExpired, Operation, OperationId,
+    Outcome, Record, State, Swap, Terms, Verdict, Word,
 };
 
-use super::Environment;
-use super::clock::VirtualClock;
 use super::executor::Executor;
 use super::history::Broken;
-use super::store::FaultyStore;
 use super::world::World;
+use super::{Environment, beginning};
 use crate::random::Random;
 
 /// The number of servers in a run, what each does, and how many events there are.
@@ -87,13 +85,7 @@ struct Inner {
 /// # Errors
 /// The violated rule, with the seed that reproduces it.
 pub fn run(seed: u64, environment: Environment) -> Result<Summary, Broken> {
-    let mut random = Random::seeded(seed);
-    let clock = VirtualClock::default();
-    let inner = match environment {
-        Environment::Kernel => MemoryStore::new(clock.clone()),
-        Environment::Leases | Environment::LongSleep => MemoryStore::blind(clock.clone()),
-    };
-    let store = Arc::new(FaultyStore::new(inner, clock.clone(), random.fork()));
+    let (mut random, clock, store) = beginning(seed, environment);
     let inbox = Arc::new(Inbox {
         ledger: Ledger::new(store.clone()),
         world: Arc::new(World::new(clock.clone(), random.fork())),
