@@ -12,6 +12,7 @@ use crate::advice::{Choice, Surface};
 use crate::decide::Decision;
 use crate::error::{Error, held_in_words};
 use crate::facts::{Happened, Ran, RepeatRule};
+use crate::key::KeyOrigin;
 use crate::ledger::{Plan, Receipt, refusal_error};
 use crate::operation::Intent;
 use crate::record::{Class, Effect, Held, Record, State, UndoEvidence, Verification};
@@ -240,6 +241,9 @@ impl Answer {
         if let (Ok(receipt), Some(reason)) = (result, &mut answer.reason)
             && receipt.ran() == Ran::No
         {
+            // The same key is the same operation, however often it is repeated.
+            let has_key = receipt.record().key.origin == KeyOrigin::Given;
+            let rule = if has_key { RepeatRule::Given } else { rule };
             reason.push_str(". ");
             reason.push_str(&surface.repeat_hint(rule, free));
         }

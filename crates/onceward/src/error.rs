@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::advice::NextStep;
 use crate::barrier::Barrier;
-use crate::facts::{Happened, Ran, Verdict};
+use crate::facts::{Happened, Ran, RefusalOf, Verdict};
 use crate::invalid::InvalidInput;
 use crate::record::{Record, State};
 use crate::store::StoreError;
@@ -216,6 +216,8 @@ pub enum Error {
         record: Arc<Record>,
         /// Whether this call made an attempt, which had no effect.
         ran: Ran,
+        /// Whose refusal it is.
+        of: RefusalOf,
     },
     /// It was done, and was taken back or is being taken back.
     #[error("{}; nothing was run", taken_back(.record))]

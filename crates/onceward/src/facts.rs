@@ -108,3 +108,13 @@ pub enum RepeatRule {
     /// The answer to the earlier call was delivered, so this call is an intended repeat.
     Repeat,
 }
+
+/// Whose refusal a call got.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum RefusalOf {
+    /// That of its own operation, or of the one that its content refers to.
+    Own,
+    /// That of an equal operation, which binds a call with another key. The caller of the refused one has not heard of
+    /// it by this.
+    Equal,
+}

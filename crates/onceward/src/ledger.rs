@@ -329,7 +329,7 @@ impl Ledger {
             };
             let now_ms = self.now_ms();
             if let Some(known) = self.known_otherwise(found.as_deref(), intent, now_ms) {
-                self.store.swap(found.map(|found| found.version), known, self.mode).await?;
+                self.note_known(found.as_deref(), known, intent).await?;
                 continue;
             }
             let liveness = self.liveness(found.as_deref()).await?;

@@ -102,7 +102,7 @@ pub use barrier::{Barrier, PRINCIPAL, is_in_scope, stopping_scopes};
 pub use decide::{Decision, Refusal};
 pub use error::{Code, Error};
 pub use evidence::{Doubt, Evidence, Settled};
-pub use facts::{Ending, Happened, Liveness, Ran, RepeatRule, Verdict};
+pub use facts::{Ending, Happened, Liveness, Ran, RefusalOf, RepeatRule, Verdict};
 pub use identity::{Fence, Identity, MAX_EPOCH, RANDOM_BYTES};
 pub use invalid::InvalidInput;
 pub use json::{Json, MAX_DEPTH, Pointer};

@@ -43,13 +43,15 @@ pub enum Delivery {
     Unknown,
 }
 
-/// On whose word an occurrence ended, if that binds equal calls.
+/// What someone said about an occurrence, if that binds equal calls.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
-pub enum Settled {
-    /// On its own answer, or not at all.
-    No,
-    /// Someone said that it was done.
+pub enum Said {
+    /// Nothing: its own answer counts.
+    Nothing,
+    /// That it was done.
     Done,
+    /// That it is not wanted, while it ran.
+    Cancelled,
 }
 
 /// An earlier occurrence of the action, as a surface sees it.
@@ -61,8 +63,8 @@ pub struct Earlier {
     pub has_own_key: bool,
     /// Its effective state.
     pub state: State,
-    /// Whether someone settled it as done.
-    pub settled: Settled,
+    /// What someone said about it.
+    pub said: Said,
     /// When it was first requested.
     pub since_ms: i64,
     /// How many attempts it has made.
@@ -141,11 +143,16 @@ impl Earlier {
     #[must_use]
     pub fn of(record: &Record, state: State, now_ms: i64) -> Self {
         let is_settled = state == State::Done && record.is_settled_by_word();
+        let said = match (is_settled, &record.detail.cancelled_by) {
+            (true, _) => Said::Done,
+            (false, Some(_)) => Said::Cancelled,
+            (false, None) => Said::Nothing,
+        };
         Self {
             number: record.number,
             has_own_key: record.key.origin == KeyOrigin::Given,
             state,
-            settled: if is_settled { Settled::Done } else { Settled::No },
+            said,
             since_ms: record.created_ms,
             attempts: record.spent_attempts(),
             caller: EarlierCaller::Unknown,
@@ -160,7 +167,7 @@ impl Earlier {
             number,
             has_own_key: false,
             state: State::Running,
-            settled: Settled::No,
+            said: Said::Nothing,
             since_ms,
             attempts: 0,
             caller: EarlierCaller::Unknown,
@@ -198,15 +205,17 @@ impl Earlier {
         }
     }
 
-    /// Whether someone's word about it binds a call with a key of its own: a refusal binds every equal call. That it
-    /// was done does not answer for an action to which another key was given.
+    /// Whether someone's word about it binds a call with a key of its own: a refusal binds every equal call, also while
+    /// it is not known whether what was cancelled has happened. That it was done does not answer for an action to which
+    /// another key was given.
     fn binds_own_keys(&self) -> bool {
         match self.state {
             State::Cancelled => self.delivery != Delivery::Delivered,
             State::Done => {
-                self.settled == Settled::Done && self.delivery == Delivery::NotDelivered && !self.has_own_key
+                self.said == Said::Done && self.delivery == Delivery::NotDelivered && !self.has_own_key
             }
-            State::Staged | State::Running | State::Failed | State::InDoubt | State::Expired => false,
+            State::Running | State::InDoubt => self.said == Said::Cancelled,
+            State::Staged | State::Failed | State::Expired => false,
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use onceward::decide::seen_as;
-use onceward::{Code, Error, Ran, State};
+use onceward::{Code, Error, Ran, RefusalOf, State};
 use serde::Serialize;
 
 use super::listing::Line;
@@ -58,7 +58,7 @@ pub(super) fn run(context: &Context, args: &WaitArgs) -> Ended {
             let reason = record.reason().unwrap_or(lost).to_owned();
             Error::InDoubt { record: seen_as(record, state), reason, ran: Ran::No }
         }
-        State::Cancelled => Error::Cancelled { record, ran: Ran::No },
+        State::Cancelled => Error::Cancelled { record, ran: Ran::No, of: RefusalOf::Own },
         State::Expired => Error::KeyExpired { record },
         State::Failed => {
             // The exit code is the command's own, as it was for the call that ran it.

@@ -27,8 +27,8 @@ use axum::response::Response;
 use hyper::header::{HeaderName, HeaderValue};
 use hyper::{HeaderMap, StatusCode};
 use onceward::{
-    Class, Effect, Error, InvalidInput, Json, OnFailure, Operation, Preview, Ran, Receipt, Record, State,
-    Terms,
+    Class, Effect, Error, InvalidInput, Json, OnFailure, Operation, Preview, Ran, Receipt, Record, RefusalOf,
+    State, Terms,
 };
 
 use super::context::RequestContext;
@@ -277,7 +277,7 @@ impl ModelCall {
         if let Error::BudgetExhausted { record, .. } = error {
             return reply::spent(record, Ran::No);
         }
-        if let Error::Cancelled { record, .. } = error {
+        if let Error::Cancelled { record, of: RefusalOf::Own, .. } = error {
             let window_ms = self.terms().map_or(0, |terms| terms.repeat_window_ms);
             return self.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
         }

@@ -9,7 +9,7 @@ use hyper::StatusCode;
 use onceward::transition::later;
 use onceward::{
     Attempt, Class, Error, Happened, HeldBy, Hold, Intent, InvalidInput, Ledger, Operation, OperationId,
-    Pointer, Preview, Ran, Receipt, Record, State, Verification,
+    Pointer, Preview, Ran, Receipt, Record, RefusalOf, State, Verification,
 };
 
 use super::aliases::{self, NewKey, Resolved, Unresolved};
@@ -202,7 +202,7 @@ async fn respond(
     let (record, ran) = match &result {
         Ok(receipt) => (Arc::clone(receipt.record()), receipt.ran()),
         Err(Error::Failed { record, ran, .. }) => (Arc::clone(record), *ran),
-        Err(error @ Error::Cancelled { record, .. }) => {
+        Err(error @ Error::Cancelled { record, of: RefusalOf::Own, .. }) => {
             let window_ms = exchange.ruling.terms.repeat_window_ms;
             return context.delivery(record).of_refusal(window_ms).attach(reply::problem(error));
         }

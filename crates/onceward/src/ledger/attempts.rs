@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::{Ledger, Receipt, require_readable, stopped_error};
 use crate::decide::{self, Decision, Refusal};
 use crate::error::Error;
-use crate::facts::{Liveness, Ran, Verdict};
+use crate::facts::{Liveness, Ran, RefusalOf, Verdict};
 use crate::key::OperationId;
 use crate::operation::Intent;
 use crate::record::{Class, Delivered, Outcome, Record, State, Verification};
@@ -175,7 +175,7 @@ impl Attempts<'_> {
     /// # Errors
     /// The ledger's own. Then it stays the answer for longer, and nothing runs.
     pub async fn refusal_delivered(self, error: &Error, window_ms: u64) -> Result<(), Error> {
-        if let Error::Cancelled { record, .. } = error {
+        if let Error::Cancelled { record, of: RefusalOf::Own, .. } = error {
             let from_ms = record.answer_counts_from_ms(self.0.now_ms(), window_ms);
             drop(self.delivered(record, from_ms).await?);
         }

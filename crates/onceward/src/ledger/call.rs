@@ -146,8 +146,8 @@ fn error_after_retry(tried: Error, refused: Error) -> Error {
     if let Error::Stopped { barrier, record, .. } = refused {
         return Error::Stopped { barrier, record, ran: Ran::Yes };
     }
-    if let Error::Cancelled { record, .. } = refused {
-        return Error::Cancelled { record, ran: Ran::Yes };
+    if let Error::Cancelled { record, of, .. } = refused {
+        return Error::Cancelled { record, ran: Ran::Yes, of };
     }
     if let Error::BudgetExhausted { record, limit, .. } = refused {
         return Error::BudgetExhausted { record, limit, ran: Ran::Yes };

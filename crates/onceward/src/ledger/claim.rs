@@ -7,7 +7,7 @@ use futures_util::future::{Either, select};
 use super::{Attempts, Ledger, Receipt, require_readable};
 use crate::attempt::{Attempt, EndingKind};
 use crate::error::{Error, clip};
-use crate::facts::{Ending, Happened, Ran};
+use crate::facts::{Ending, Happened, Ran, RefusalOf};
 use crate::invalid::InvalidInput;
 use crate::key::OperationId;
 use crate::policy::Terms;
@@ -251,7 +251,7 @@ fn answer(record: Arc<Record>, ending: Ending, kind: EndingKind) -> Result<Recei
                     format!("this attempt had no effect ({why}), but another attempt may have taken effect");
                 Error::InDoubt { reason, record, ran: Ran::Yes }
             }
-            State::Cancelled => Error::Cancelled { record, ran: Ran::Yes },
+            State::Cancelled => Error::Cancelled { record, ran: Ran::Yes, of: RefusalOf::Own },
             State::Staged | State::Done | State::Failed | State::Expired => {
                 Error::Failed { reason: because(&outcome, "it failed"), record, ran: Ran::Yes }
             }

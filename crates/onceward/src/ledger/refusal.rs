@@ -36,7 +36,7 @@ pub(crate) fn refusal_error(refusal: Refusal, record: Arc<Record>, intent: &Inte
     match refusal {
         Refusal::KeyReused(fields) => Error::KeyReused { record, fields },
         Refusal::KeyExpired => Error::KeyExpired { record },
-        Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No },
+        Refusal::Cancelled => Error::Cancelled { record, ran: Ran::No, of: intent.refusal_of() },
         Refusal::Undone => Error::Undone { record },
         Refusal::Stopped(barrier) => stopped_error(barrier, Some(record)),
         Refusal::BudgetExhausted => {

@@ -6,11 +6,12 @@ use std::sync::Arc;
 use super::{Ledger, Receipt};
 use crate::decide;
 use crate::error::{Code, Error};
-use crate::facts::RepeatRule;
+use crate::facts::{RefusalOf, RepeatRule};
 use crate::operation::{EqualCalls, Intent, Operation};
 use crate::policy::KeyPolicy;
 use crate::record::{Record, State};
 use crate::repeat::{self, Choice, Earlier, Identified};
+use crate::transition;
 
 /// The earlier occurrences of an action that an equal call may refer to.
 #[derive(Debug, Clone, Default)]
@@ -61,18 +62,24 @@ pub struct Wanted {
 }
 
 impl Ledger {
-    /// The operation whose answer a call gets that was not begun, because of what someone said about an equal one:
-    /// `None` if nothing binds it, or that is known already. A refusal binds every equal call. A settlement as done
-    /// answers a call to which the equal one gave no key.
+    /// The operation whose answer a call gets that was not begun, because of what is known about an equal one: `None`
+    /// if nothing binds it, or that is known already. A call that is known by its content gets what is open, as
+    /// everywhere; a key or a label decides, except against someone's word. A refusal binds every equal call. A
+    /// settlement as done answers one call with a key, if the settled one had none, and no call that is labelled as a
+    /// repetition.
     pub(super) async fn answered_by_word(&self, intent: &Intent) -> Result<Option<Wanted>, Error> {
         if !intent.asks_about_equal_calls() {
             return Ok(None);
         }
-        let found = self.repeats().occurrences(intent).await?;
+        let mut found = self.repeats().occurrences(intent).await?;
         if found.all.iter().any(|(record, _)| record.id == intent.id) {
             return Ok(None);
         }
-        let Choice::Same(place) = repeat::choose(&found.earlier(self.now_ms()), Identified::ByOwnKey) else {
+        let call = if intent.is_known_by_content() { Identified::ByContent } else { Identified::ByOwnKey };
+        if intent.is_labelled() {
+            found.all.retain(|(_, state)| *state != State::Done);
+        }
+        let Choice::Same(place) = repeat::choose(&found.earlier(self.now_ms()), call) else {
             return Ok(None);
         };
         // What was begun under this key is its own, whatever is said about others.
@@ -80,13 +87,34 @@ impl Ledger {
             return Ok(None);
         }
         let mut intent = intent.clone();
-        intent.equal_calls = EqualCalls::Known;
         let (record, state) = &found.all[place];
-        if *state != State::Done {
-            return Ok(Some(found.same(intent, place)));
+        if *state == State::Done {
+            intent.equal_calls = EqualCalls::Known;
+            intent.answered_by = Some(Arc::clone(record));
+            return Ok(Some(Wanted { intent, rule: RepeatRule::Retry(*state) }));
         }
-        intent.answered_by = Some(Arc::clone(record));
-        Ok(Some(Wanted { intent, rule: RepeatRule::Retry(*state) }))
+        let mut wanted = found.same(intent, place);
+        if call == Identified::ByOwnKey {
+            wanted.intent.equal_calls = EqualCalls::Binding;
+        }
+        Ok(Some(wanted))
+    }
+
+    /// Records what is known about an operation beside its own record. If that is the answer of a settled one, the next
+    /// key is a new wish.
+    pub(super) async fn note_known(
+        &self,
+        found: Option<&Record>,
+        known: Record,
+        intent: &Intent,
+    ) -> Result<(), Error> {
+        self.store().swap(found.map(|found| found.version), known, self.mode).await?;
+        if let Some(by) = &intent.answered_by {
+            // The caller of the settled one may not have its answer yet.
+            let from_ms = transition::later(self.now_ms(), intent.terms.repeat_window_ms);
+            drop(self.attempts().delivered(by, from_ms).await?);
+        }
+        Ok(())
     }
 
     /// The intent of a call with what is stored about it: if nothing is, someone's word about an equal call may bind
@@ -112,6 +140,7 @@ impl Ledger {
 pub fn delivered_by(result: &Result<Receipt, Error>) -> Option<&Arc<Record>> {
     match result {
         Ok(receipt) => Some(receipt.record()),
+        Err(Error::Cancelled { of: RefusalOf::Equal, .. }) => None,
         Err(error) => error.record().filter(|_| delivers(error.code())),
     }
 }

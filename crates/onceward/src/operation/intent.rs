@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::{Naming, ScopeOrigin};
 use crate::error::Error;
+use crate::facts::RefusalOf;
 use crate::invalid::InvalidInput;
 use crate::json::Json;
 use crate::key::{self, Fingerprint, Key, KeyOrigin, Occurrence, OperationId};
@@ -76,6 +77,8 @@ pub(crate) enum EqualCalls {
     Unknown,
     /// Yes, or there are none that count.
     Known,
+    /// Someone's word about one of them binds this call, which has a key of its own.
+    Binding,
 }
 
 /// What the keys of all occurrences of an action are computed from.
@@ -148,6 +151,24 @@ impl Intent {
     pub(crate) fn asks_about_equal_calls(&self) -> bool {
         let is_call = self.kind.is_operation() && self.undoes.is_none() && self.action.is_some();
         is_call && self.equal_calls == EqualCalls::Unknown
+    }
+
+    /// Whose refusal this call gets, if it is refused.
+    pub(crate) fn refusal_of(&self) -> RefusalOf {
+        match self.equal_calls {
+            EqualCalls::Unknown | EqualCalls::Known => RefusalOf::Own,
+            EqualCalls::Binding => RefusalOf::Equal,
+        }
+    }
+
+    /// Whether nothing but its content identifies it: its key is derived, and its caller gave no label.
+    pub(crate) fn is_known_by_content(&self) -> bool {
+        self.key.origin == KeyOrigin::Derived && self.number.is_some()
+    }
+
+    /// Whether its caller labelled it as a repetition that is meant.
+    pub(crate) fn is_labelled(&self) -> bool {
+        self.key.origin == KeyOrigin::Derived && self.number.is_none()
     }
 
     /// The same without a copy, if there is nothing to do.

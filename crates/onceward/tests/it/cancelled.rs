@@ -155,3 +155,68 @@ fn a_refusal_binds_equal_calls_that_no_surface_asked_about() {
     bench.run(&keyed("b")).expect("a new wish");
     assert_eq!(bench.refused(&keyed("a")), Code::Cancelled, "its own key keeps its answer");
 }
+
+#[test]
+fn what_was_cancelled_while_it_ran_binds_other_keys_while_it_is_in_doubt() {
+    let bench = Bench::new();
+    let first = cancelled_in_doubt(&bench, Class::Once);
+    let other = pay().key("another");
+    assert_eq!(bench.refused(&other), Code::InDoubt, "it may have happened, and nobody wants it");
+    let bob = Word::person("bob");
+    bench.ledger.admin().settle(&id(&first), Verdict::Failed, bob, Outcome::because(None)).expect("a doubt");
+    assert_eq!(bench.refused(&other), Code::Cancelled);
+}
+
+#[test]
+fn a_refusal_that_another_key_got_is_still_the_answer_to_its_own_caller() {
+    let bench = Bench::new();
+    let plain = pay_by_content();
+    let held = plain.clone().terms(terms(|terms| terms.hold = onceward::Hold::Approve));
+    assert_eq!(bench.refused(&held), Code::Held);
+    let intent = bench.ledger.intent(plain.clone()).expect("valid");
+    bench.ledger.admin().cancel(&intent.id, &ada()).expect("it is held");
+    let keyed = bench.ledger.run(plain.clone().key("b"), not_sent).expect_err("it is refused");
+    assert_eq!((keyed.code(), onceward::delivered_by(&Err(keyed)).is_none()), (Code::Cancelled, true));
+    let own = bench.ledger.run(plain, not_sent).expect_err("it is refused");
+    assert_eq!((own.code(), onceward::delivered_by(&Err(own)).is_some()), (Code::Cancelled, true));
+}
+
+#[test]
+fn a_settlement_as_done_answers_one_key_and_no_label() {
+    let bench = Bench::new();
+    let plain = pay_by_content();
+    bench.ledger.run(plain.clone(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
+    let intent = bench.ledger.intent(plain.clone()).expect("valid");
+    bench.ledger.admin().settle(&intent.id, Verdict::Done, ada(), Outcome::because(None)).expect("a doubt");
+    assert!(!bench.run(&plain.clone().occurrence("2")).expect("it is meant").replayed());
+    assert!(bench.run(&plain.clone().key("a")).expect("the caller names it now").replayed());
+    assert!(!bench.run(&plain.clone().key("b")).expect("a new wish").replayed());
+    assert!(bench.run(&plain.clone().key("a")).expect("it keeps its answer").replayed());
+    assert!(bench.run(&plain).expect("its own caller gets it").replayed());
+}
+
+#[test]
+fn a_strict_call_without_a_key_gets_what_is_open_under_one() {
+    for settled in [false, true] {
+        let bench = Bench::new();
+        let keyed = pay_by_content().scope("q").key("a");
+        bench.ledger.run(keyed.clone(), |_| Err(Failure::in_doubt("lost"))).expect_err("it is in doubt");
+        if settled {
+            bench
+                .ledger
+                .admin()
+                .settle(&id(&keyed), Verdict::Done, ada(), Outcome::because(None))
+                .expect("a doubt");
+        }
+        let strict = pay_by_content().scope("q");
+        match bench.ledger.run(strict, not_sent) {
+            Ok(receipt) => assert!(settled && receipt.replayed()),
+            Err(error) => assert_eq!((error.code(), settled), (Code::InDoubt, false)),
+        }
+    }
+}
+
+/// A payment that nothing but its content identifies.
+fn pay_by_content() -> Operation {
+    Operation::new("pay").input(serde_json::json!({"to": "ada", "amount": 7}))
+}

@@ -4,10 +4,21 @@
 use crate::common::combinations;
 use crate::common::table::Table;
 use onceward::State;
-use onceward::repeat::{Beside, Choice, Delivery, Earlier, EarlierCaller, Identified, Settled, choose};
+use onceward::repeat::{Beside, Choice, Delivery, Earlier, EarlierCaller, Identified, Said, choose};
 
-const FOUND: &[&str] =
-    &["staged", "running", "in_doubt", "done", "settled", "failed", "cancelled", "expired"];
+/// What was cancelled while it ran, and may have happened, is `stopping` or `unclear`.
+const FOUND: &[&str] = &[
+    "staged",
+    "running",
+    "in_doubt",
+    "stopping",
+    "unclear",
+    "done",
+    "settled",
+    "failed",
+    "cancelled",
+    "expired",
+];
 /// Whether the result reached its caller: it did, it did not, or that is unknown and the window is not over.
 const RESULT: &[&str] = &["delivered", "undelivered", "in-window"];
 /// The earlier caller waits and this call is meant beside it, has left, or is not seen.
@@ -21,6 +32,7 @@ const CHOICE: &str = "
     done|settled|failed      *                      *             says-retry               => same
     cancelled                *                      *             says-retry               => same
 
+    stopping|unclear         *                      *             says-retry|own-key       => same
     staged|running|in_doubt  *                      *             own-key                  => new
     done|failed              *                      *             own-key                  => new
     settled                  undelivered            *             own-key                  => same
@@ -28,11 +40,12 @@ const CHOICE: &str = "
     cancelled                undelivered|in-window  *             own-key                  => same
     cancelled                delivered              *             own-key                  => new
 
-    staged|in_doubt          *                      left|unknown  content|new-key|sample   => same
-    running                  *                      left          content|new-key|sample   => same
-    running                  *                      unknown       content                  => same
-    running                  *                      unknown       new-key|sample           => undecided
+    staged|in_doubt|unclear  *                      left|unknown  content|new-key|sample   => same
+    running|stopping         *                      left          content|new-key|sample   => same
+    running|stopping         *                      unknown       content                  => same
+    running|stopping         *                      unknown       new-key|sample           => undecided
     staged|running|in_doubt  *                      beside        content|new-key|sample   => beside
+    stopping|unclear         *                      beside        content|new-key|sample   => beside
 
     done|settled|failed      delivered              *             content|new-key|sample   => new
     done|settled             in-window              *             content|new-key|sample   => same
@@ -50,11 +63,13 @@ const CHOICE: &str = "
 const ATTEMPTS: u32 = 3;
 
 fn found(state: &str) -> Earlier {
-    let (state, settled) = match state {
-        "settled" => (State::Done, Settled::Done),
-        _ => (state.parse().expect("a state"), Settled::No),
+    let (state, said) = match state {
+        "settled" => (State::Done, Said::Done),
+        "stopping" => (State::Running, Said::Cancelled),
+        "unclear" => (State::InDoubt, Said::Cancelled),
+        _ => (state.parse().expect("a state"), Said::Nothing),
     };
-    Earlier { state, settled, attempts: 1, ..Earlier::starting(Some(1), 0) }
+    Earlier { state, said, attempts: 1, ..Earlier::starting(Some(1), 0) }
 }
 
 fn call(word: &str) -> Identified {

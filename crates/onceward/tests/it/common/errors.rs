@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use onceward::{
     Barrier, Class, Downstream, Effect, Error, Happened, Held, HeldBy, InvalidInput, KeyOrigin, Outcome, Ran,
-    Record, State, StoreError, UndoEvidence, Undone, Word,
+    Record, RefusalOf, State, StoreError, UndoEvidence, Undone, Word,
 };
 
 use super::{NOW_MS, intent, record};
@@ -86,7 +86,10 @@ pub(crate) fn errors() -> Vec<(String, Error)> {
         ("expired, of an older version", Error::KeyExpired { record: tombstone(None) }),
         ("held for a time", Error::Held { record: held(Some(NOW_MS)) }),
         ("held for a person", Error::Held { record: held(None) }),
-        ("cancelled", Error::Cancelled { record: shared(State::Cancelled), ran: Ran::No }),
+        (
+            "cancelled",
+            Error::Cancelled { record: shared(State::Cancelled), ran: Ran::No, of: RefusalOf::Own },
+        ),
         ("taken back", Error::Undone { record: undone(UndoEvidence::Compensation) }),
         ("taken back and confirmed", Error::Undone { record: undone(UndoEvidence::Probe) }),
         ("being taken back", Error::Undone { record: undone(UndoEvidence::Pending) }),
