@@ -102,9 +102,11 @@ fn with(signed: &Signed, place: Where, value: Option<&[u8]>) -> Signed {
 /// The signature with its version replaced by one that does not exist.
 fn other_version(signature: &str) -> Option<String> {
     let known = ["v1a,", "v1,", "v1=", "v0=", "sha256=", "h1=", "Bearer "];
+    // Any of these may also stand in a signature of base64 by chance.
+    let begins = |at: usize| at == 0 || signature[..at].ends_with([',', ';', ' ']);
     known
         .iter()
-        .find(|version| signature.contains(**version))
+        .find(|version| signature.match_indices(**version).any(|(at, _)| begins(at)))
         .map(|version| signature.replace(version, "v9="))
 }
 
