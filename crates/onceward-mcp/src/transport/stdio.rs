@@ -25,7 +25,7 @@ use crate::transport::client_requests::ClientRequests;
 use crate::transport::inline_executor;
 use crate::transport::inline_executor::{Backlog, PumpGuard, StreamSide, run_blocking};
 use crate::transport::supervisor::{Next, Started, Supervisor};
-use crate::transport::upstream::{Outlet, PendingReply, Upstream};
+use crate::transport::upstream::{Outlet, PendingReply, Upstream, without_server};
 use crate::wire::frame::{MAX_LINE, next_line};
 use crate::wire::message::{Head, Id, Message, cancelled};
 use crate::wire::raw;
@@ -199,12 +199,17 @@ impl Proxy {
         self.upstream.server_gone(reason);
         lock(&self.watched).clear();
         let pending = std::mem::take(&mut *lock(&self.pending));
-        let words = raw::quoted(&format!("once: {reason}; it is started again with the next request"));
-        for id in pending.into_values() {
-            let error = format!("{{\"code\":-32000,\"message\":{words}}}");
-            self.to_client(format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{error}}}").as_bytes());
-        }
+        pending.into_values().for_each(|id| self.to_client(without_server(&id, reason).as_bytes()));
         self.state.wait_idle(self.state.options.drain_ms);
+    }
+
+    /// Answers a request that was forwarded when the server had ended already, so that no answer to it will come.
+    fn answer_if_gone(&self, id: &str) {
+        if let Some(reason) = self.upstream.gone()
+            && lock(&self.pending).remove(&Id::of(id)).is_some()
+        {
+            self.to_client(without_server(id, &reason).as_bytes());
+        }
     }
 
     /// Waits until the client sends a message for a server that has ended, or leaves. Blocks.
@@ -341,13 +346,15 @@ impl Proxy {
         self.state.note_request_from(&Caller::default());
         lock(&self.pending).insert(Id::of(id), id.to_owned());
         let place = head.id_place().filter(|_| self.upstream.is_ours(&Id::of(id)));
-        let Some(place) = place else {
-            self.upstream.pass(line);
-            return;
-        };
-        if let Ok(ours) = self.upstream.register(id, PendingReply::Relayed(id.to_owned())) {
-            self.upstream.pass(raw::spliced(head.text, place, &ours).as_bytes());
+        match place {
+            None => self.upstream.pass(line),
+            Some(place) => {
+                if let Ok(ours) = self.upstream.register(id, PendingReply::Relayed(id.to_owned())) {
+                    self.upstream.pass(raw::spliced(head.text, place, &ours).as_bytes());
+                }
+            }
         }
+        self.answer_if_gone(id);
     }
 
     fn watch(&self, id: &str, what: Watched, head: &Head<'_>, line: &[u8]) {
@@ -506,9 +513,10 @@ impl CallTransport for StdioTransport {
             return;
         }
         lock(&self.proxy.pending).insert(Id::of(call.id()), call.id().to_owned());
-        let upstream = Arc::clone(&self.proxy.upstream);
+        let (upstream, id) = (Arc::clone(&self.proxy.upstream), call.id().to_owned());
         let send = move || upstream.pass(call.line.as_bytes());
         drop(run_blocking(StreamSide::WriteToServer, &self.proxy.upstream.outlet.write_permits, send).await);
+        self.proxy.answer_if_gone(&id);
     }
 
     async fn answer(&self, answer: CallAnswer) -> Delivered {

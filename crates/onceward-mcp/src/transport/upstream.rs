@@ -10,6 +10,7 @@ use crate::sync::lock;
 use crate::transport::call_transport::{SendError, ServerReply};
 use crate::transport::inline_executor::{StreamSide, run_blocking};
 use crate::wire::message::Id;
+use crate::wire::raw;
 
 /// Our ids start here if the client uses numbers. No client counts this far, and every JSON parser can represent
 /// them.
@@ -80,6 +81,12 @@ fn write_all(stream: &mut Box<dyn Write + Send>, mut bytes: &[u8], begun: &mut b
     Ok(())
 }
 
+/// The answer to a client's request for a server that is gone.
+pub(crate) fn without_server(id: &str, reason: &str) -> String {
+    let words = raw::quoted(&format!("once: {reason}; it is started again with the next request"));
+    format!("{{\"jsonrpc\":\"2.0\",\"id\":{id},\"error\":{{\"code\":-32000,\"message\":{words}}}}}")
+}
+
 /// Who waits for an answer under one of our ids.
 pub(crate) enum PendingReply {
     /// The proxy.
@@ -122,6 +129,11 @@ impl Upstream {
     pub(crate) fn reopen(&self, out: Box<dyn Write + Send>) {
         self.outlet.open(out);
         lock(&self.table).gone = None;
+    }
+
+    /// Why the server is gone, if it is.
+    pub(crate) fn gone(&self) -> Option<String> {
+        lock(&self.table).gone.clone()
     }
 
     /// Registers a waiter under a new id of the same JSON type as `like`.
